@@ -76,3 +76,4 @@ clean:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
 .PHONY: all clean run test lint bench asan tsan fuzz install
 .DELETE_ON_ERROR:
+.SECONDARY:

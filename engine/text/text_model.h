@@ -1,0 +1,26 @@
+/* What the front side (loop and pool threads) needs of a model: tokenizer, chat template, names of
+ * special tokens, context length. Opens the same file as the engine, on its own mapping, and reads no
+ * weights. Read-only after open: any thread. */
+#ifndef ENGINE_TEXT_TEXT_MODEL_H
+#define ENGINE_TEXT_TEXT_MODEL_H
+
+#include "engine/text/tokenizer.h"
+
+struct text_model {
+    struct tokenizer *tok;
+    char *chat_template; /* NULL if the file has none */
+    char *bos_token, *eos_token, *unk_token, *pad_token; /* texts for templates; "" when absent */
+    int32_t n_ctx_train; /* tokens; 0 if the file does not say */
+    char *arch;          /* "llama" */
+    char *name;          /* general.name or "" */
+    int64_t n_params;    /* sum of tensor elements */
+    int64_t file_bytes;
+    void *priv; /* the open file */
+};
+
+/* path: a .gguf file, or a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json,
+ * chat_template.jinja). */
+int text_model_open(struct text_model **out, const char *path, struct err *e);
+void text_model_close(struct text_model *m);
+
+#endif
