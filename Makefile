@@ -33,7 +33,8 @@ KERN_O  := $(foreach i,$(ISAS),$(patsubst %.c,$(B)/$(i)/%.o,$(KERN_C)))
 LIB_O   := $(patsubst %.c,$(B)/%.o,$(LIB_C)) $(KERN_O)
 LIB     := $(B)/libstepd.a
 
-all: $(B)/stepd
+all: lib $(if $(wildcard server/main.c),$(B)/stepd)
+lib: $(LIB)
 
 $(B)/stepd: $(B)/server/main.o $(LIB)
 	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
@@ -74,6 +75,6 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all clean run test lint bench asan tsan fuzz install
+.PHONY: all lib clean run test lint bench asan tsan fuzz install
 .DELETE_ON_ERROR:
 .SECONDARY:
