@@ -1,0 +1,47 @@
+/* Matrix products of f32 activations with quantised weights, per ISA: y[m, n] = sum_k x[m, k] w[n, k].
+ * Weights are packed once into panels of the ISA's lane count (output rows across lanes), nibbles and scales
+ * kept exact; one reduction order over k for any number of rows m. Engine thread + workers. */
+#ifndef ENGINE_CPU_GEMM_H
+#define ENGINE_CPU_GEMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/cpu/pool.h"
+#include "engine/ops.h"
+
+struct cpu_gemm_kern; /* one table per ISA, exported by kern_gemm*.c as cpu_gemm_<isa> */
+extern const struct cpu_gemm_kern cpu_gemm_scalar, cpu_gemm_avx2, cpu_gemm_avx512, cpu_gemm_amx;
+
+struct cpu_packed; /* a packed weight matrix */
+
+/* Pack w for the table and precision. ERR_NOMEM; ERR_INVAL names the weight (n_in no multiple of the
+ * block, ...). Uses the pool to pack in parallel (start-up time is judged). */
+int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
+                    const struct weight_desc *w, struct cpu_pool *pool, struct err *e);
+void cpu_packed_close(struct cpu_packed *w);
+int64_t cpu_packed_n_out(const struct cpu_packed *w);
+int64_t cpu_packed_n_in(const struct cpu_packed *w);
+/* Bytes that cpu_packed_open will hold. */
+size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p);
+
+/* Bytes of scratch that cpu_gemm needs for up to m rows of n_in values (converted activations). */
+size_t cpu_gemm_scratch(const struct cpu_gemm_kern *k, int64_t m, int64_t n_in, int n_threads);
+
+struct cpu_gemm_args {
+    const struct cpu_packed *w;
+    const float *x; /* [m, n_in], row stride ldx floats */
+    int64_t ldx;
+    float *y; /* [m, n_out], row stride ldy floats */
+    int64_t ldy;
+    int64_t m;
+    const float *bias; /* [n_out] or NULL */
+    void *scratch;     /* 64-aligned, cpu_gemm_scratch bytes */
+};
+void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a);
+
+/* One row of a packed or original weight as f32 (embedding look-up): dst[n_in]. Same values as the
+ * format's reference decoder. */
+void cpu_weight_row(const struct weight_desc *w, int64_t row, float *dst);
+
+#endif

@@ -1,0 +1,23 @@
+/* The CPU backend's workers: pinned threads that spin briefly, then park on a futex between jobs.
+ * Worker 0 is the calling (engine) thread. */
+#ifndef ENGINE_CPU_POOL_H
+#define ENGINE_CPU_POOL_H
+
+#include <stdbool.h>
+
+#include "engine/base/err.h"
+
+struct cpu_pool;
+
+/* n_threads 0: what affinity and the cgroup's cpu.max allow, at least 1. */
+int cpu_pool_open(struct cpu_pool **out, int n_threads, bool pin, struct err *e);
+void cpu_pool_close(struct cpu_pool *p); /* NULL is fine */
+int cpu_pool_threads(const struct cpu_pool *p);
+
+/* Run fn(arg, task, worker) for task 0..n_task-1, each once, on any worker; returns when all are done.
+ * Tasks are taken dynamically (uneven cores stay busy), so a result must not depend on which worker runs a
+ * task. No allocation. One job at a time; called only by the engine thread. */
+void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker), void *arg,
+                  int n_task);
+
+#endif

@@ -1,0 +1,242 @@
+/* The contract between model forwards and backends: fused operations over tensors. Every backend
+ * (engine/ref, engine/cpu, cuda/) fills one `struct backend`. Ops are issued in order on the backend's
+ * queue and may be asynchronous: only `read`, `sample` and `sync` wait. Shapes are checked by the op
+ * (ERR_INVAL = a bug in a forward); a device failure is sticky (ERR_DEVICE). Nothing here allocates after the
+ * buffers, weights and KV pool are opened. One thread (the engine thread) calls everything here.
+ *
+ * Batch invariance: for a given backend, ISA and precision, a row's result has the same bits whatever
+ * the other rows of the step, the number of rows, and the number of threads. */
+#ifndef ENGINE_OPS_H
+#define ENGINE_OPS_H
+
+#include <stdbool.h>
+
+#include "engine/base/err.h"
+#include "engine/quant/quant.h"
+#include "engine/tensor.h"
+
+#define KV_BLOCK_TOKENS 16 /* tokens a KV block */
+
+struct dev;        /* an open device */
+struct dev_weight; /* a weight in the backend's own packing */
+struct dev_kv;     /* the KV pool of one model */
+
+enum eng_precision {
+    PRECISION_DEFAULT, /* bf16 or better activations, whatever is fastest on this device */
+    PRECISION_F32,     /* f32 activations, dequantised weights, f32 KV: the oracle mode */
+    PRECISION_INT8,    /* int8 activations in blocks of 32: opt-in */
+};
+
+struct backend_opts {
+    int n_threads;   /* CPU: 0 = all that the cgroup and affinity allow */
+    bool pin;        /* CPU: pin workers to processors */
+    const char *isa; /* CPU: force a table ("scalar", "avx2", ...); NULL = best */
+    enum eng_precision precision;
+};
+
+struct backend_info {
+    char name[64];        /* "cpu avx512 f32", ... */
+    enum dtype act_dtype; /* of activations between ops */
+    int n_threads;
+};
+
+/* A matrix [n_out, n_in] made of parts stacked along n_out (e.g. q, k, v). A part's rows lie as in the
+ * file: rows of n_in values in `fmt`. The bytes must stay mapped while the weight is open: a backend may
+ * use them in place. */
+struct weight_part {
+    enum quant_fmt fmt;
+    const void *data;
+    int64_t n_out;
+};
+struct weight_desc {
+    const char *name; /* for messages */
+    int64_t n_in;
+    int n_part;
+    struct weight_part part[3];
+    bool rows; /* also read by row (embedding look-up) */
+};
+
+struct kv_desc {
+    int n_layer, n_kv_head;
+    int head_dim;     /* of K and of V */
+    int32_t n_block;  /* blocks of KV_BLOCK_TOKENS; block 0 is the null block and never read */
+    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 */
+};
+
+/* Everything a step's ops need about its rows; uploaded once per step. A row is one token. Rows of a
+ * sequence are consecutive. Pointers belong to the caller and stay valid until the next step_begin. */
+struct step_meta {
+    int n_row, n_seq, n_logit;
+    const int32_t *tok;         /* [n_row] token ids */
+    const int32_t *pos;         /* [n_row] positions */
+    const int32_t *seq_start;   /* [n_seq + 1] first row of each sequence */
+    const int32_t *block_table; /* [n_seq, block_stride] block numbers */
+    int block_stride;
+    const int32_t *logit_row; /* [n_logit] rows that need logits, ascending */
+};
+
+/* ---- arguments of the ops; tensors are [rows, cols] of act_dtype unless said otherwise ---- */
+
+/* dst[i,:] = scale * w[tok[i],:] */
+struct op_embed {
+    struct tensor dst; /* [n_row, n_embd] */
+    const struct dev_weight *w;
+    float scale;
+};
+
+/* If add.buf: x += add. Then dst = x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019).
+ * dst.buf == 0: only the addition. */
+struct op_rmsnorm {
+    struct tensor dst, x, add; /* [n, d] */
+    struct tensor w;           /* f32 [d] */
+    float eps;
+};
+
+/* dst = src * w^T + bias; bias.buf may be 0. */
+struct op_linear {
+    struct tensor dst; /* [n, n_out] */
+    struct tensor src; /* [n, n_in] */
+    const struct dev_weight *w;
+    struct tensor bias; /* f32 [n_out] */
+};
+
+enum rope_style {
+    ROPE_NORM /* pairs (2i, 2i+1) */,
+    ROPE_NEOX /* pairs (i, i + rot/2) */,
+    ROPE_NONE
+};
+
+/* In place on qkv: optional per-head RMS norm of q and k, rotation by pos * inv_freq (Su et al. 2021);
+ * then k and v of every row are written to the layer's KV blocks. */
+struct op_rope_kv {
+    struct tensor qkv; /* [n_row, (n_head + 2 n_kv_head) * head_dim], q then k then v */
+    int n_head, n_kv_head, head_dim;
+    int n_rot; /* rotated dimensions, even, <= head_dim */
+    enum rope_style style;
+    struct tensor inv_freq;       /* f32 [n_rot / 2] */
+    float attn_factor;            /* multiplies cos and sin (YaRN); 1 */
+    struct tensor q_norm, k_norm; /* f32 [head_dim] or buf 0 */
+    float norm_eps;
+    struct dev_kv *kv;
+    int layer;
+};
+
+/* Causal paged attention: row i of a sequence sees positions [max(0, pos - window + 1), pos].
+ * KV is split at fixed absolute positions, so a row's result does not depend on chunking. */
+struct op_attn {
+    struct tensor dst; /* [n_row, n_head * head_dim] */
+    struct tensor qkv; /* as in op_rope_kv; only q is read */
+    int n_head, n_kv_head, head_dim;
+    float scale;
+    int window;    /* 0 = none */
+    float softcap; /* 0 = none; else softcap * tanh(s / softcap) */
+    const struct dev_kv *kv;
+    int layer;
+};
+
+enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF };
+/* dst = act(gate) * up */
+struct op_act_mul {
+    struct tensor dst;     /* [n, d] */
+    struct tensor gate_up; /* [n, 2 d]: gate then up */
+    enum act_kind act;
+};
+
+/* dst[i,:] = src[logit_row[i],:] */
+struct op_gather {
+    struct tensor dst; /* [n_logit, d] */
+    struct tensor src; /* [n_row, d] */
+};
+
+/* In place: x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. */
+struct op_scale {
+    struct tensor x;
+    float scale, softcap;
+};
+
+#define SAMPLE_TOP_MAX 20
+struct token_bias {
+    int32_t token;
+    float bias;
+};
+/* How to choose the next token of one row, after Keskar et al. 2019 (repetition), OpenAI's
+ * presence / frequency definition (output tokens only), min-p (Nguyen et al. 2024). Order: mask, ban, bias,
+ * penalties, temperature, top_k, min_p, top_p. Everything else follows from (seed, position). */
+struct sample_row {
+    float temperature; /* <= 0: greedy (lowest id wins ties) */
+    float top_p, min_p;
+    int32_t top_k;                                                 /* 0 = all */
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 = off */
+    uint64_t seed;
+    uint32_t position;   /* of the token to be chosen, in its sequence */
+    const int32_t *hist; /* known tokens: n_prompt of the prompt, then output; [n_hist] */
+    int n_prompt, n_hist;
+    const struct token_bias *bias;
+    int n_bias;
+    const int32_t *ban; /* tokens that must not come (stop tokens before min_tokens) */
+    int n_ban;
+    const uint32_t *mask; /* bitmap of allowed tokens, bit id%32 of word id/32; NULL = all */
+    int32_t target;       /* >= 0: choose this token (log-probabilities of given text); -1 */
+    int n_top;            /* -1: no log-probabilities; 0..20: how many of the most likely */
+};
+struct sample_out {
+    int32_t token;
+    float logprob; /* of the token under the raw distribution: log softmax(logits) */
+    int32_t rank;  /* 1 = most likely */
+    int n_top;
+    int32_t top_id[SAMPLE_TOP_MAX]; /* most likely first; ties by lower id */
+    float top_logprob[SAMPLE_TOP_MAX];
+    bool bad; /* the row's logits hold NaN: token is not to be used */
+};
+/* Waits. logits f32 or act_dtype [n, n_vocab]; may be overwritten. */
+struct op_sample {
+    struct tensor logits;
+    const struct sample_row *rows; /* [n] host memory */
+    struct sample_out *out;        /* [n] host memory */
+};
+
+/* Copy whole blocks, all layers: copy-on-write. Pairs do not overlap. */
+struct op_kv_copy {
+    struct dev_kv *kv;
+    const int32_t *src, *dst; /* [n] block numbers */
+    int n;
+};
+
+/* One line per op: X(name) calls with `const struct op_<name> *`. */
+#define OPS_LIST(X)                                                                                \
+    X(embed)                                                                                       \
+    X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
+
+#define BACKEND_ABI 1
+struct backend {
+    uint32_t abi; /* BACKEND_ABI */
+    const char *name;
+    int (*open)(struct dev **out, const struct backend_opts *o, struct err *e);
+    void (*close)(struct dev *d);
+    void (*info)(const struct dev *d, struct backend_info *out);
+
+    /* Memory of the device, zeroed. ERR_NOMEM. Release all before close. */
+    int (*buf_alloc)(struct dev *d, size_t bytes, dev_buf *out);
+    void (*buf_free)(struct dev *d, dev_buf b);
+    int (*write)(struct dev *d, dev_buf b, size_t off, const void *src, size_t n);
+    int (*read)(struct dev *d, dev_buf b, size_t off, void *dst, size_t n); /* waits */
+
+    int (*weight_open)(struct dev *d, struct dev_weight **out, const struct weight_desc *w,
+                       struct err *e);
+    void (*weight_close)(struct dev *d, struct dev_weight *w);
+    size_t (*weight_bytes)(const struct weight_desc *w, enum eng_precision p); /* of the packing */
+
+    int (*kv_open)(struct dev *d, struct dev_kv **out, const struct kv_desc *k, struct err *e);
+    void (*kv_close)(struct dev *d, struct dev_kv *kv);
+    size_t (*kv_block_bytes)(const struct kv_desc *k); /* one block, all layers */
+
+    /* `m` describes the rows of all ops until the next step_begin. */
+    int (*step_begin)(struct dev *d, const struct step_meta *m);
+    int (*sync)(struct dev *d); /* wait for everything issued */
+
+#define OPS_FIELD(name) int (*name)(struct dev * d, const struct op_##name *a);
+    OPS_LIST(OPS_FIELD)
+#undef OPS_FIELD
+};
+
+#endif
