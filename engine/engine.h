@@ -1,0 +1,88 @@
+/* The only door to the engine: open a model, run a step plan, read results. Knows bytes and tokens,
+ * never requests. Engine thread only (eng_memory_plan: any thread).
+ * tests/fake_engine.c implements the same functions for scheduler tests. */
+#ifndef ENGINE_ENGINE_H
+#define ENGINE_ENGINE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/ops.h" /* struct sample_row, struct sample_out, enum eng_precision */
+
+struct engine;
+
+struct eng_opts {       /* zero = default */
+    const char *path;   /* model file or folder */
+    const char *device; /* "auto" (NULL), "cpu", "ref", "cuda", "cuda-emu", "null" */
+    enum eng_precision precision;
+    const char *isa; /* CPU: force a kernel table */
+    int n_threads;   /* CPU workers; 0 = all allowed */
+    bool no_pin;
+    int32_t n_ctx;   /* context length in tokens; 0 = the model's, at most what memory allows */
+    size_t kv_bytes; /* KV pool; 0 = enough for max_seqs/4 full contexts, within available memory */
+    const char *kv_dtype; /* "auto" (NULL), "f32", "f16", "bf16" */
+    int max_seqs;         /* sequences in one step; 0 = 64 */
+    int max_rows;         /* tokens in one step; 0 = 512 */
+    int max_logit_rows;   /* sampled or scored rows in one step; 0 = max_seqs + 64 */
+    bool keep_logits;     /* eng_logits works after a step (tests, oracles) */
+};
+
+struct eng_info {     /* of an open engine; constant */
+    char backend[64]; /* "cpu amx bf16" */
+    char arch[32];
+    int32_t n_ctx; /* longest sequence, tokens */
+    int32_t n_vocab;
+    int32_t block_len; /* tokens a KV block */
+    int32_t n_block;   /* blocks in the pool, block 0 (null) included */
+    int max_seqs, max_rows, max_logit_rows;
+    size_t weight_bytes, kv_bytes, work_bytes;
+    uint64_t layout_id; /* dtype + layout version: part of every prefix hash */
+};
+
+/* One sequence's share of a step: tokens [pos, pos + n_tok) of it are computed. */
+struct step_seq {
+    const int32_t *tok; /* [n_tok] */
+    int32_t n_tok, pos;
+    const int32_t *block; /* [n_block] block table covering positions 0 .. pos + n_tok - 1 */
+    int32_t n_block;
+    /* Rows whose logits are wanted: the last n_logit rows of the chunk. rows[i] says what to do with each
+     * (sampling, or scoring of a known next token by `target`); out[i] receives it. n_logit == 0: none. */
+    int32_t n_logit;
+    const struct sample_row *rows;
+    struct sample_out *out;
+};
+
+struct step_copy { /* copy-on-write, done before the step's rows */
+    int32_t src, dst;
+};
+
+struct step_plan {
+    int n_seq, n_copy;
+    const struct step_seq *seq;
+    const struct step_copy *copy;
+};
+
+/* Load. On failure nothing is left behind and e names the tensor, key or size. */
+int eng_open(struct engine **out, const struct eng_opts *o, struct err *e);
+void eng_close(struct engine *g); /* NULL is fine */
+const struct eng_info *eng_info(const struct engine *g);
+
+/* Run one step and wait for it. ERR_DEVICE is sticky: every later call fails with it. ERR_INVAL: the
+ * plan breaks a limit of eng_info (our bug). No allocation after the first full-sized step. */
+int eng_step(struct engine *g, const struct step_plan *p, struct err *e);
+
+/* Logits of logit row i of the last step (plan order) as f32 [n_vocab]; with keep_logits only. */
+int eng_logits(struct engine *g, int i, float *dst);
+
+/* What eng_open would need, without loading. */
+struct eng_memory {
+    size_t file, weights, kv, work, total; /* bytes */
+    size_t kv_per_token;                   /* bytes */
+    int32_t n_ctx, n_block;
+    size_t available; /* of the machine or its cgroup */
+};
+int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e);
+
+#endif

@@ -1,0 +1,86 @@
+/* Plain data that crosses the mailboxes: requests down (loop -> engine thread), events up. The receiver
+ * owns a message. No behaviour here. */
+#ifndef SCHED_REQUEST_H
+#define SCHED_REQUEST_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/base/err.h"
+#include "engine/engine.h"
+
+#define REQ_ID_MAX   72
+#define REQ_N_MAX    128
+#define REQ_STOP_MAX 16
+
+/* Sampling parameters as the client gave them; sched turns them into sample_row for each row. */
+struct req_sampling {
+    float temperature, top_p, min_p; /* no zero defaults: api fills 1, 1, 0 */
+    int32_t top_k;
+    float repetition_penalty, presence_penalty, frequency_penalty; /* 1, 0, 0 */
+    uint64_t seed; /* always set: api draws one when the client gave none; choice i uses seed + i */
+    int n_top;     /* -1 no log-probabilities, else 0..20 */
+    struct token_bias *bias; /* [n_bias] */
+    int n_bias;
+    uint32_t
+        *mask; /* allowed tokens (allowed_token_ids), bitmap [ (n_vocab + 31) / 32 ], or NULL */
+};
+
+/* One prompt and its n choices. Made by api with request_new, moved to the engine thread by
+ * sched_worker_submit, freed there. */
+struct request {
+    uint64_t id;           /* given by sched_worker_submit's caller; unique in the process */
+    char name[REQ_ID_MAX]; /* x-request-id, for the log */
+    int32_t *prompt;       /* [n_prompt], >= 1 token */
+    int32_t n_prompt;
+    int n;              /* choices, 1..128 */
+    int32_t max_tokens; /* >= 0: 0 = score the prompt only (echo) */
+    int32_t min_tokens; /* stop tokens and eos banned before */
+    int32_t stop_id
+        [REQ_STOP_MAX]; /* tokens that end a choice: the model's own (unless ignore_eos) + stop_token_ids */
+    int n_stop_id;
+    int prompt_logprobs; /* -1 none; else top n for every prompt token: EV_PROMPT events come first */
+    struct req_sampling samp;
+    int priority;        /* lower runs first; 0 */
+    int64_t deadline_us; /* clock_us() time after which it ends with ERR_TIMEOUT; 0 = none */
+    int64_t
+        queue_deadline_us; /* must have started by then, else ERR_TIMEOUT before the first token; 0 */
+    uint64_t cache_salt;   /* part of the prefix hash; 0 = shared by all without a salt */
+    int64_t arrival_us;    /* clock_us() when the server had the whole body */
+};
+
+struct request *request_new(void);    /* zeroed; NULL on ERR_NOMEM */
+void request_free(struct request *r); /* with prompt, bias, mask; NULL is fine */
+
+enum finish_reason {
+    FINISH_NONE,
+    FINISH_STOP /* stop or eos token */,
+    FINISH_LENGTH,
+    FINISH_ERROR
+};
+
+enum event_kind {
+    EV_PROMPT, /* log-probability of one prompt token: index = its position */
+    EV_TOKEN,  /* one output token of one choice */
+    EV_FINISH, /* a choice ended; after it no EV_TOKEN for that choice */
+    EV_DONE,   /* the request ended (all choices, or cancelled): last event, usage is final */
+    EV_ERROR,  /* the request ended by an error before or during output: last event */
+};
+
+struct event {
+    enum event_kind kind;
+    uint64_t req;
+    int choice;                /* 0 .. n-1 */
+    int32_t index;             /* EV_TOKEN: output position; EV_PROMPT: prompt position */
+    struct sample_out tok;     /* EV_TOKEN, EV_PROMPT; logprob fields only when asked for */
+    enum finish_reason finish; /* EV_FINISH */
+    int32_t stop_token; /* EV_FINISH by a stop token: its id (not sent as EV_TOKEN), else -1 */
+    struct err err;     /* EV_ERROR */
+    /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
+    int32_t n_prompt, n_cached,
+        n_output; /* tokens; n_cached counts the first choice's prefix hit */
+    int n_preempted;
+    int64_t arrival_us, scheduled_us, first_token_us, done_us;
+};
+
+#endif
