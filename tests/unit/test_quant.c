@@ -1,0 +1,238 @@
+/* engine/quant against the reference's own bits, and conversions over all 16-bit patterns. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+
+#include "engine/base/buf.h"
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/quant/quant.h"
+#include "tests/unxz.h"
+
+static const char *const with_encoder[] = {"BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"};
+static const char *const without[] = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+
+static char *golden;
+static size_t golden_len;
+
+static int setup(void **st)
+{
+    (void)st;
+    golden = unxz_read("tests/data/quants/ggml-quants.bin.xz", &golden_len);
+    return golden ? 0 : -1;
+}
+
+static int teardown(void **st)
+{
+    (void)st;
+    free(golden);
+    return 0;
+}
+
+/* A copy of record TYPE.part (exactly sized, so that a sanitizer sees reads past its end). */
+static void *record(const char *type, const char *part, size_t *n)
+{
+    char want[24] = "";
+    snprintf(want, sizeof want, "%s.%s", type, part);
+    for (size_t at = 0; at + 32 <= golden_len; at += 32 + *n) {
+        uint64_t len;
+        memcpy(&len, golden + at + 24, 8);
+        *n = len;
+        if (memcmp(golden + at, want, 24) == 0)
+            return memcpy(xmalloc(len), golden + at + 32, len);
+    }
+    fail_msg("no record %s", want);
+    return NULL;
+}
+
+static void same_floats(const char *what, const float *a, const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], 4) != 0)
+            fail_msg("%s: value %zu is %a, expected %a", what, i, (double)a[i], (double)b[i]);
+}
+
+static void check_decode(const char *type, const char *from, const char *to)
+{
+    size_t n_src, n_want;
+    const struct quant_format *f = quant_format_by_name(type);
+    assert_non_null(f);
+    void *src = record(type, from, &n_src);
+    float *want = record(type, to, &n_want);
+    int64_t n = (int64_t)(n_want / sizeof(float));
+    size_t bytes;
+    assert_true(quant_row_bytes(f, n, &bytes));
+    assert_int_equal(bytes, n_src);
+    float *got = xmalloc(n_want);
+    f->decode(src, got, n);
+    same_floats(type, got, want, (size_t)n);
+    free(got);
+    free(want);
+    free(src);
+}
+
+static void test_decode(void **st)
+{
+    (void)st;
+    for (size_t i = 0; i < sizeof without / sizeof *without; i++)
+        check_decode(without[i], "random", "random_dequant");
+    for (size_t i = 0; i < sizeof with_encoder / sizeof *with_encoder; i++) {
+        check_decode(with_encoder[i], "random", "random_dequant");
+        check_decode(with_encoder[i], "quant", "dequant");
+    }
+}
+
+static void test_encode(void **st)
+{
+    (void)st;
+    for (size_t i = 0; i < sizeof with_encoder / sizeof *with_encoder; i++) {
+        size_t n_src, n_want;
+        const struct quant_format *f = quant_format_by_name(with_encoder[i]);
+        float *src = record(f->name, "src", &n_src);
+        uint8_t *want = record(f->name, "quant", &n_want), *got = xmalloc(n_want);
+        memset(got, 0xa5, n_want);
+        f->encode(src, got, (int64_t)(n_src / sizeof(float)));
+        for (size_t k = 0; k < n_want; k++)
+            if (got[k] != want[k])
+                fail_msg("%s: byte %zu (block %zu) is %02x, expected %02x", f->name, k,
+                         k / (size_t)f->block_bytes, got[k], want[k]);
+        free(src);
+        free(want);
+        free(got);
+    }
+}
+
+/* Blocks of one value, of zeros and of what has no meaning: defined, and finite where the input is. */
+static void test_encode_edges(void **st)
+{
+    (void)st;
+    float x[32], y[32];
+    uint8_t block[64];
+    for (size_t i = 1; i < sizeof with_encoder / sizeof *with_encoder; i++) {
+        const struct quant_format *f = quant_format_by_name(with_encoder[i]);
+        static const float fill[] = {0.0f, -0.0f, 1.0f, -3.5f, 1e-30f, 60000.0f};
+        for (size_t k = 0; k < sizeof fill / sizeof *fill; k++) {
+            for (int v = 0; v < 32; v++)
+                x[v] = fill[k];
+            f->encode(x, block, 32);
+            f->decode(block, y, 32);
+            for (int v = 0; v < 32; v++)
+                assert_true(fabsf(y[v] - x[v]) <= fabsf(x[v]) * 0.01f + 1e-29f);
+        }
+        static const float bad[] = {NAN, INFINITY, -INFINITY};
+        for (int k = 0; k < 3; k++) {
+            x[7] = bad[k];
+            f->encode(x, block, 32);
+            f->decode(block, y, 32);
+        }
+    }
+}
+
+/* The value of a half, from the definition. */
+static double half_value(uint16_t h)
+{
+    int exp = h >> 10 & 31, man = h & 1023;
+    double v = exp ? ldexp(1024 + man, exp - 25) : ldexp(man, -24);
+    return h & 0x8000 ? -v : v;
+}
+
+static void test_halves(void **st)
+{
+    (void)st;
+    for (uint32_t i = 0; i < 65536; i++) {
+        uint16_t h = (uint16_t)i;
+        float f = f16_to_f32(h), b = bf16_to_f32(h);
+        if ((h & 0x7c00) != 0x7c00)
+            assert_true((double)f == half_value(h) && !signbit(f) == !(h & 0x8000));
+        else if (h & 0x3ff)
+            assert_true(isnan(f));
+        else
+            assert_true(isinf(f) && (f < 0) == (h >> 15));
+        if (!isnan(f))
+            assert_int_equal(f32_to_f16(f), h);
+        else
+            assert_true((f32_to_f16(f) & 0x7c00) == 0x7c00 && (f32_to_f16(f) & 0x3ff));
+        if (!isnan(b))
+            assert_int_equal(f32_to_bf16(b), h);
+        else
+            assert_true(isnan(bf16_to_f32(f32_to_bf16(b))));
+    }
+}
+
+/* Rounding: each midpoint between neighbours goes to the even one, and just off it to the nearer. */
+static void test_half_rounding(void **st)
+{
+    (void)st;
+    for (uint16_t h = 0; h < 0x7bff; h++) {
+        float mid = (float)((half_value(h) + half_value((uint16_t)(h + 1))) / 2);
+        uint16_t even = (uint16_t)(h & 1 ? h + 1 : h);
+        assert_int_equal(f32_to_f16(mid), even);
+        assert_int_equal(f32_to_f16(-mid), even | 0x8000);
+        assert_int_equal(f32_to_f16(nextafterf(mid, 0)), h);
+        assert_int_equal(f32_to_f16(nextafterf(mid, INFINITY)), h + 1);
+    }
+    assert_int_equal(f32_to_f16(65519.996f), 0x7bff);
+    assert_int_equal(f32_to_f16(65520.0f), 0x7c00);
+    assert_int_equal(f32_to_f16(-1e30f), 0xfc00);
+    assert_int_equal(f32_to_f16(1e-40f), 0);
+}
+
+static void test_plain(void **st)
+{
+    (void)st;
+    float x[5] = {0.0f, -1.5f, 3.14159274f, 1e9f, -6e-8f}, y[5];
+    uint8_t raw[20];
+    const struct quant_format *f = quant_format_get(QF_F32);
+    f->encode(x, raw, 5);
+    f->decode(raw, y, 5);
+    same_floats("F32", y, x, 5);
+    f = quant_format_get(QF_F16);
+    f->encode(x, raw, 5);
+    f->decode(raw, y, 5);
+    assert_true(y[0] == 0.0f && y[1] == -1.5f && y[2] == 3.140625f && isinf(y[3]));
+    assert_true(y[4] == -0x1p-24f);
+}
+
+static void test_table(void **st)
+{
+    (void)st;
+    size_t bytes = 7;
+    int n = 0;
+    for (uint32_t id = 0; id < 100; id++) {
+        const struct quant_format *f = quant_format_get(id);
+        if (!f)
+            continue;
+        n++;
+        assert_int_equal(f->id, id);
+        assert_ptr_equal(quant_format_by_name(f->name), f);
+        assert_true(f->block_len > 0 && f->block_bytes > 0 && f->decode);
+    }
+    assert_int_equal(n, 15);
+    assert_null(quant_format_get(4));
+    assert_null(quant_format_get(UINT32_MAX));
+    assert_null(quant_format_by_name("Q4_9"));
+    assert_ptr_equal(quant_format_by_name("q4_k"), quant_format_get(QF_Q4_K));
+    const struct quant_format *q = quant_format_get(QF_Q4_K), *w = quant_format_get(QF_F32);
+    assert_true(quant_row_bytes(q, 512, &bytes) && bytes == 288);
+    assert_true(quant_row_bytes(q, 0, &bytes) && bytes == 0);
+    assert_false(quant_row_bytes(q, 511, &bytes));
+    assert_false(quant_row_bytes(q, -256, &bytes));
+    assert_false(quant_row_bytes(w, INT64_MAX, &bytes));
+    assert_int_equal(bytes, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_table),  cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_edges),
+        cmocka_unit_test(test_halves), cmocka_unit_test(test_half_rounding),
+        cmocka_unit_test(test_plain),
+    };
+    return cmocka_run_group_tests_name("quant", tests, setup, teardown);
+}
