@@ -84,6 +84,7 @@ struct api_call {
     struct api_header header[6];
     int n_header;
     bool stream;    /* out is a stream of whole SSE frames */
+    bool streamed;  /* frames were appended: the status is settled */
     struct buf out; /* bytes to send; the server drops what it sent */
     bool done;      /* nothing more will be appended */
     bool close;     /* close the connection after the answer */

@@ -40,6 +40,14 @@ enum tok_flags {
  * vocabulary can say them. ERR_NOMEM, ERR_LIMIT (pattern engine's match limit), ERR_PARSE. Linear in n. */
 int tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                struct tok_ids *out);
+/* Byte offsets (ascending) that no special token may lie across: text that a client wrote and that only
+ * spells a control token. */
+struct tok_cuts {
+    const size_t *at;
+    size_t n;
+};
+int tok_encode_cuts(const struct tokenizer *t, struct view text, unsigned flags, struct tok_cuts cuts,
+                    struct tok_ids *out);
 
 int32_t tok_n_vocab(const struct tokenizer *t);
 /* Bytes that the id stands for in running text (may be part of a character; leading-space marks

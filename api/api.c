@@ -1,0 +1,168 @@
+/* Models that the API serves: names, tokenizer, chat template. Set up before calls; read-only after,
+ * except api_model_ready (loop thread). */
+#include <stdlib.h>
+
+#include "api/api_impl.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+
+static void set_default(int *v, int d)
+{
+    if (*v <= 0)
+        *v = d;
+}
+
+int api_open(struct api **out, const struct api_opts *o, struct err *e)
+{
+    struct api *a = mem_calloc(1, sizeof *a);
+    if (!a)
+        return err_set(e, ERR_NOMEM, "no memory");
+    a->o = *o;
+    set_default(&a->o.max_n, REQ_N_MAX);
+    set_default(&a->o.max_prompts, 64);
+    set_default(&a->o.max_messages, 2048);
+    set_default(&a->o.max_json_depth, 64);
+    set_default(&a->o.max_logit_bias, 1024);
+    set_default(&a->o.max_stop, 4);
+    if (a->o.queue_timeout_s == 0)
+        a->o.queue_timeout_s = 60;
+    *out = a;
+    return 0;
+}
+
+static void model_free(struct api_model *m)
+{
+    free(m->name);
+    free(m->aliases);
+    free(m->tmpl_error);
+    free(m->control);
+    api_template_free(m->tmpl);
+    text_model_close(m->text);
+    *m = (struct api_model){0};
+}
+
+void api_close(struct api *a)
+{
+    if (!a)
+        return;
+    for (int i = 0; i < a->n_model; i++)
+        model_free(&a->model[i]);
+    free(a);
+}
+
+static int read_file(const char *path, struct buf *b, struct err *e)
+{
+    FILE *f = fopen(path, "rb");
+    char part[4096];
+    size_t n;
+    if (!f)
+        return err_set(e, ERR_IO, "chat template %s: cannot be opened", path);
+    b->limit = 4 << 20;
+    while ((n = fread(part, 1, sizeof part, f)) > 0)
+        buf_add(b, part, n);
+    int bad = ferror(f) || b->failed;
+    fclose(f);
+    return bad ? err_set(e, ERR_IO, "chat template %s: cannot be read (4 MiB at most)", path) : 0;
+}
+
+/* A template that does not compile is fatal when the operator named it; from the model file it only
+ * disables chat, with the reason in the answer. */
+static int open_template(struct api_model *m, const char *file, struct err *e)
+{
+    struct buf b = {0};
+    int rc = 0;
+    if (file) {
+        rc = read_file(file, &b, e);
+        if (!rc)
+            rc = api_template_compile(&m->tmpl, buf_cstr(&b), b.len, e);
+        if (rc)
+            err_prefix(e, "%s", file);
+    } else if (m->text->chat_template) {
+        struct err why;
+        if (api_template_compile(&m->tmpl, m->text->chat_template, strlen(m->text->chat_template),
+                                 &why))
+            m->tmpl_error = xstrdup(why.text);
+    }
+    buf_free(&b);
+    return rc;
+}
+
+/* Texts of control tokens, so that a client's text can be told from them. */
+static int collect_control(struct api_model *m, struct err *e)
+{
+    const struct tokenizer *t = m->text->tok;
+    int n = 0, n_vocab = tok_n_vocab(t);
+    for (int pass = 0; pass < 2; pass++) {
+        if (pass && !(m->control = mem_calloc((size_t)n + 1, sizeof *m->control)))
+            return err_set(e, ERR_NOMEM, "no memory");
+        n = 0;
+        for (int32_t id = 0; id < n_vocab; id++) {
+            struct view v = tok_is_control(t, id) ? tok_entry(t, id) : (struct view){0};
+            if (v.len < 2)
+                continue;
+            if (pass) {
+                m->control[n] = v;
+                m->control_first[(unsigned char)v.p[0]] = true;
+            }
+            n++;
+        }
+    }
+    m->n_control = n;
+    return 0;
+}
+
+int api_model_add(struct api *a, const char *name, const char *aliases, const char *path,
+                  const char *chat_template, struct err *e)
+{
+    int at;
+    if (a->n_model == API_MODELS_MAX)
+        return err_set(e, ERR_LIMIT, "more than %d models", API_MODELS_MAX);
+    if (api__model_find(a, name, strlen(name), &at))
+        return err_set(e, ERR_INVAL, "two models are named %s", name);
+    struct api_model m = {.created = clock_unix()};
+    int rc = text_model_open(&m.text, path, e);
+    if (!rc)
+        rc = open_template(&m, chat_template, e);
+    if (!rc)
+        rc = collect_control(&m, e);
+    if (rc) {
+        model_free(&m);
+        return rc;
+    }
+    m.name = xstrdup(name);
+    m.aliases = aliases ? xstrdup(aliases) : NULL;
+    a->model[a->n_model] = m;
+    return a->n_model++;
+}
+
+void api_model_ready(struct api *a, int model, const struct eng_info *info)
+{
+    struct api_model *m = &a->model[model];
+    m->n_ctx = info->n_ctx;
+    m->n_vocab = info->n_vocab;
+    m->ready = true;
+}
+
+static bool in_list(const char *list, const char *name, size_t n)
+{
+    for (const char *p = list; p && *p;) {
+        size_t k = strcspn(p, ",");
+        if (k == n && memcmp(p, name, n) == 0)
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
+struct api_model *api__model_find(struct api *a, const char *name, size_t n, int *index)
+{
+    for (int i = 0; i < a->n_model; i++) {
+        struct api_model *m = &a->model[i];
+        if ((strlen(m->name) == n && memcmp(m->name, name, n) == 0) ||
+            in_list(m->aliases, name, n)) {
+            *index = i;
+            return m;
+        }
+    }
+    return NULL;
+}

@@ -1,0 +1,74 @@
+/* Private to api/: the shared state, and helpers that endpoints use. See route.h for threads. */
+#ifndef API_API_IMPL_H
+#define API_API_IMPL_H
+
+#include <jansson.h>
+
+#include "api/route.h"
+#include "api/template.h"
+#include "engine/text/text_model.h"
+
+#define API_MODELS_MAX 32
+
+struct api_model {
+    char *name;    /* what clients say */
+    char *aliases; /* comma separated or NULL */
+    struct text_model *text;
+    struct api_template *tmpl; /* NULL: no chat template */
+    char *tmpl_error;          /* why not, when the file has one that does not compile */
+    int64_t created;           /* seconds since 1970, when it was added */
+    bool ready;
+    int32_t n_ctx, n_vocab; /* in force; from the engine */
+    struct view *control;   /* [n_control] texts of control tokens, owned by the tokenizer */
+    int n_control;
+    bool control_first[256]; /* first bytes of those texts */
+};
+
+struct api {
+    struct api_opts o;
+    struct api_model model[API_MODELS_MAX];
+    int n_model;
+};
+
+/* Endpoints; each is the prepare function of a route. */
+int api_chat(struct api_call *c);
+int api_completions(struct api_call *c);
+int api_models(struct api_call *c);
+int api_model(struct api_call *c);
+int api_tokenize(struct api_call *c);
+int api_detokenize(struct api_call *c);
+
+/* The model that `name` means (name or alias), or NULL. */
+struct api_model *api__model_find(struct api *a, const char *name, size_t n, int *index);
+
+/* ---- errors (error.c) ---- */
+
+/* End the call with 400 (or `status`): OpenAI error body. param and code may be NULL. Always returns
+ * ERR_INVAL, so that parsers write `return api__bad(...)`. */
+int api__bad(struct api_call *c, const char *param, const char *code, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+int api__refuse(struct api_call *c, int status, const char *param, const char *code,
+                const char *text);
+/* Append {"error":{...}} (no newline). */
+void api__error_body(struct buf *b, const char *type, const char *param, const char *code,
+                     const char *text);
+int api__nomem(struct api_call *c); /* 503: a size that the client chose could not be had */
+void api__header(struct api_call *c, const char *name, const char *fmt, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- JSON in (json.c): typed getters. `param` is the full path for messages ("messages[0].role").
+ * Each returns 0 (absent or null leave *out as it was) or has ended the call and returns ERR_INVAL. ---- */
+
+/* The body as a JSON object (caller decrefs), or NULL after ending the call. */
+json_t *api__body(struct api_call *c);
+int api__get_int(struct api_call *c, json_t *o, const char *key, int64_t range[2], int64_t *out);
+int api__get_num(struct api_call *c, json_t *o, const char *key, double range[2], double *out);
+int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out);
+int api__get_str(struct api_call *c, json_t *o, const char *key, struct view *out);
+const char *api__json_type(const json_t *v); /* "an integer", "a string", ... */
+/* Top-level fields outside the NULL-terminated lists: 400 in strict mode, else a warning header. */
+int api__check_fields(struct api_call *c, json_t *o, const char *const *known);
+/* "model" of a request -> model; ends the call when missing, unknown or still loading. */
+struct api_model *api__get_model(struct api_call *c, json_t *o);
+
+#endif

@@ -1,0 +1,402 @@
+/* Chat messages -> prompt tokens: check and normalise the messages, render the model's template, tokenise.
+ *
+ * Text that a client wrote never becomes a control token, whatever it spells: before rendering, a
+ * noncharacter that occurs nowhere in the request is put inside every spelling of a control token in the
+ * messages; after rendering it is taken out again and the tokenizer is told not to recognise special
+ * tokens across those places. */
+#include <stdlib.h>
+
+#include "api/gen.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+
+struct chat_ctx {
+    struct api_call *c;
+    struct gen *g;
+    json_t *out; /* normalised messages */
+    char param[96];
+    char sent[4];     /* the separator, 3 bytes of UTF-8 */
+    bool any_spelled; /* some text spells a control token */
+    bool developer;   /* the template knows the role */
+};
+
+static int bad_at(struct chat_ctx *x, const char *sub, const char *code, const char *text)
+{
+    char param[160];
+    snprintf(param, sizeof param, "%s%s%s", x->param, *sub ? "." : "", sub);
+    return api__bad(x->c, param, code, "Invalid '%s': %s", param, text);
+}
+
+/* Case-insensitive search of the body for `word`, in one pass. */
+static bool body_has(const struct api_call *c, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = c->body; (p = memchr(p, '\\', c->body_len - (size_t)(p - c->body))); p++)
+        if (c->body_len - (size_t)(p - c->body) > n && strncasecmp(p + 1, word, n) == 0)
+            return true;
+    return false;
+}
+
+/* Choose a noncharacter U+FDD0..U+FDEF that the body does not hold. */
+static int pick_separator(struct chat_ctx *x)
+{
+    for (int k = 0; k < 32; k++) {
+        char s[4] = {(char)0xEF, (char)0xB7, (char)(0x90 + k), 0};
+        char esc[8]; /* the body may spell it as an escape */
+        snprintf(esc, sizeof esc, "ufd%x%x", 0xd + k / 16, k % 16);
+        if (!memmem(x->c->body, x->c->body_len, s, 3) && !body_has(x->c, esc)) {
+            memcpy(x->sent, s, 4);
+            return 0;
+        }
+    }
+    return api__bad(x->c, "messages", "invalid_value",
+                    "The messages hold too many noncharacters (U+FDD0 to U+FDEF).");
+}
+
+/* Length of the control token that s spells at its start, or 0. */
+static size_t control_at(const struct api_model *m, const char *s, size_t n)
+{
+    size_t best = 0;
+    for (int i = 0; i < m->n_control; i++) {
+        size_t k = m->control[i].len;
+        if (k <= n && k > best && memcmp(s, m->control[i].p, k) == 0)
+            best = k;
+    }
+    return best;
+}
+
+/* Client text with separators inside control spellings; a new JSON string. */
+static json_t *guard(struct chat_ctx *x, const char *s, size_t n)
+{
+    struct buf b = {0};
+    const struct api_model *m = x->g->m;
+    size_t from = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (!m->control_first[(unsigned char)s[i]])
+            continue;
+        size_t k = control_at(m, s + i, n - i);
+        if (k < 2)
+            continue;
+        int head = utf8_len(s + i, n - i);
+        buf_add(&b, s + from, i + (size_t)head - from);
+        buf_add(&b, x->sent, 3);
+        from = i + (size_t)head;
+        i += k - 1;
+        x->any_spelled = true;
+    }
+    if (from == 0)
+        return json_stringn(s, n);
+    buf_add(&b, s + from, n - from);
+    json_t *v = b.failed ? NULL : json_stringn(b.p, b.len);
+    buf_free(&b);
+    return v;
+}
+
+/* ---- messages ---- */
+
+static int part_text(struct chat_ctx *x, json_t *p, size_t k, struct buf *text)
+{
+    char at[48];
+    const char *type = json_string_value(json_object_get(p, "type"));
+    snprintf(at, sizeof at, "content[%zu].type", k);
+    if (!json_is_object(p) || !type)
+        return bad_at(x, at, "invalid_value", "a content part needs a 'type'.");
+    if (strcmp(type, "text") == 0 || strcmp(type, "refusal") == 0 ||
+        strcmp(type, "input_text") == 0) {
+        json_t *t = json_object_get(p, strcmp(type, "refusal") == 0 ? "refusal" : "text");
+        snprintf(at, sizeof at, "content[%zu].text", k);
+        if (!json_is_string(t))
+            return bad_at(x, at, "invalid_type", "a text part needs its text as a string.");
+        if (k)
+            buf_char(text, '\n');
+        buf_add(text, json_string_value(t), json_string_length(t));
+        return 0;
+    }
+    if (strcmp(type, "image_url") == 0 || strcmp(type, "input_audio") == 0 ||
+        strcmp(type, "file") == 0 || strcmp(type, "video_url") == 0)
+        return bad_at(x, "content", NULL, "this model takes text only, no images, audio or files.");
+    return bad_at(x, at, "invalid_value", "unknown content part type.");
+}
+
+/* content (string, parts, null) -> "content" of the normalised message. */
+static int put_content(struct chat_ctx *x, json_t *msg, json_t *m, bool may_lack)
+{
+    json_t *v = json_object_get(msg, "content");
+    struct buf text = {0};
+    int rc = 0;
+    if (!v || json_is_null(v)) {
+        if (!may_lack)
+            return bad_at(x, "content", "invalid_type",
+                          "expected a string or an array of content parts, but got null.");
+        return json_object_set_new(m, "content", json_string("")) ? api__nomem(x->c) : 0;
+    }
+    if (json_is_string(v))
+        return json_object_set_new(m, "content",
+                                   guard(x, json_string_value(v), json_string_length(v)))
+                   ? api__nomem(x->c)
+                   : 0;
+    if (!json_is_array(v))
+        return bad_at(x, "content", "invalid_type",
+                      "expected a string or an array of content parts.");
+    if (json_array_size(v) == 0)
+        return bad_at(x, "content", "empty_array", "expected at least one content part.");
+    for (size_t k = 0; !rc && k < json_array_size(v); k++)
+        rc = part_text(x, json_array_get(v, k), k, &text);
+    if (!rc &&
+        (text.failed || json_object_set_new(m, "content", guard(x, buf_cstr(&text), text.len))))
+        rc = api__nomem(x->c);
+    buf_free(&text);
+    return rc;
+}
+
+static bool name_ok(const char *s, size_t n)
+{
+    if (n == 0 || n > 64)
+        return false;
+    for (size_t i = 0; i < n; i++)
+        if (strchr(" \t\r\n<|\\/>", s[i]))
+            return false;
+    return true;
+}
+
+/* Tool calls of an earlier turn, as templates want them: arguments parsed into an object where they are one. */
+static int put_tool_calls(struct chat_ctx *x, json_t *msg, json_t *m)
+{
+    json_t *calls = json_object_get(msg, "tool_calls"), *tc;
+    size_t i;
+    if (!calls || json_is_null(calls))
+        return 0;
+    if (!json_is_array(calls))
+        return bad_at(x, "tool_calls", "invalid_type", "expected an array.");
+    json_t *copy = json_deep_copy(calls);
+    json_array_foreach(copy, i, tc)
+    {
+        json_t *fn = json_object_get(tc, "function"), *args = json_object_get(fn, "arguments");
+        if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name"))) {
+            json_decref(copy);
+            return bad_at(x, "tool_calls", "invalid_value",
+                          "each call needs a function with a name.");
+        }
+        json_t *parsed = json_is_string(args) ? json_loads(json_string_value(args), 0, NULL) : NULL;
+        if (parsed)
+            json_object_set_new(fn, "arguments", parsed);
+    }
+    return json_object_set_new(m, "tool_calls", copy) ? api__nomem(x->c) : 0;
+}
+
+static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
+{
+    static const char *const keys[] = {"name", "tool_call_id", "reasoning_content", "reasoning",
+                                       "thinking"};
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        json_t *v = json_object_get(msg, keys[i]);
+        if (!v || json_is_null(v))
+            continue;
+        if (!json_is_string(v))
+            return bad_at(x, keys[i], "invalid_type", "expected a string.");
+        if (i == 0 && !name_ok(json_string_value(v), json_string_length(v)))
+            return bad_at(x, "name", "invalid_value",
+                          "1 to 64 characters without spaces or any of < | \\ / >.");
+        if (json_object_set_new(m, keys[i], guard(x, json_string_value(v), json_string_length(v))))
+            return api__nomem(x->c);
+    }
+    return 0;
+}
+
+static int one_message(struct chat_ctx *x, json_t *msg)
+{
+    static const char *const roles[] = {"system", "user",     "assistant",
+                                        "tool",   "function", "developer"};
+    if (!json_is_object(msg))
+        return bad_at(x, "", "invalid_type", "expected an object.");
+    json_t *rv = json_object_get(msg, "role");
+    if (!rv || json_is_null(rv))
+        return bad_at(x, "role", "missing_required_parameter", "missing required parameter.");
+    const char *role = json_string_value(rv);
+    size_t k = 0, n_roles = sizeof roles / sizeof *roles;
+    while (role && k < n_roles && strcmp(roles[k], role) != 0)
+        k++;
+    if (!role || k == n_roles)
+        return bad_at(x, "role", "invalid_value",
+                      "expected 'system', 'developer', 'user', 'assistant' or 'tool'.");
+    if (strcmp(role, "developer") == 0 && !x->developer)
+        role = "system";
+    json_t *m = json_object();
+    if (!m || json_array_append_new(x->out, m) || json_object_set_new(m, "role", json_string(role)))
+        return api__nomem(x->c);
+    json_t *calls = json_object_get(msg, "tool_calls");
+    bool has_calls =
+        json_array_size(calls) > 0 || json_is_object(json_object_get(msg, "function_call"));
+    if (put_content(x, msg, m, has_calls && strcmp(role, "assistant") == 0) ||
+        put_strings(x, msg, m) || put_tool_calls(x, msg, m))
+        return ERR_INVAL;
+    return 0;
+}
+
+static int messages(struct chat_ctx *x, json_t *o)
+{
+    json_t *v = json_object_get(o, "messages");
+    if (!v || json_is_null(v))
+        return api__bad(x->c, "messages", "missing_required_parameter",
+                        "Missing required parameter: 'messages'.");
+    if (!json_is_array(v))
+        return api__bad(x->c, "messages", "invalid_type",
+                        "Invalid type for 'messages': expected an array of objects, but got %s.",
+                        api__json_type(v));
+    size_t n = json_array_size(v);
+    if (n == 0)
+        return api__bad(x->c, "messages", "empty_array",
+                        "Invalid 'messages': empty array. Expected at least one message.");
+    if (n > (size_t)x->c->api->o.max_messages)
+        return api__bad(x->c, "messages", "array_above_max_length",
+                        "Invalid 'messages': at most %d messages.", x->c->api->o.max_messages);
+    for (size_t i = 0; i < n; i++) {
+        snprintf(x->param, sizeof x->param, "messages[%zu]", i);
+        if (one_message(x, json_array_get(v, i)))
+            return ERR_INVAL;
+    }
+    return 0;
+}
+
+/* ---- template ---- */
+
+static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
+{
+    const struct text_model *t = x->g->m->text;
+    json_t *kw = json_object_get(o, "chat_template_kwargs");
+    if (kw && !json_is_null(kw)) {
+        if (!json_is_object(kw))
+            return api__bad(x->c, "chat_template_kwargs", "invalid_type",
+                            "Invalid type for 'chat_template_kwargs': expected an object.");
+        json_object_update(vars, kw);
+    }
+    /* After the client's: its arguments cannot replace these. */
+    json_object_set(vars, "messages", x->out);
+    json_object_set_new(vars, "tools", json_null());
+    json_object_set_new(vars, "documents", json_null());
+    json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
+    json_object_set_new(vars, "bos_token", json_string(t->bos_token));
+    json_object_set_new(vars, "eos_token", json_string(t->eos_token));
+    if (t->unk_token && *t->unk_token)
+        json_object_set_new(vars, "unk_token", json_string(t->unk_token));
+    if (t->pad_token && *t->pad_token)
+        json_object_set_new(vars, "pad_token", json_string(t->pad_token));
+    json_t *re = json_object_get(o, "reasoning_effort");
+    if (json_is_string(re))
+        json_object_set(vars, "reasoning_effort", re);
+    return 0;
+}
+
+/* Cut after the last message's own text, so that the model goes on with it. */
+static int cut_final(struct chat_ctx *x, struct buf *text)
+{
+    json_t *last = json_array_get(x->out, json_array_size(x->out) - 1);
+    struct view v = {json_string_value(json_object_get(last, "content")),
+                     json_string_length(json_object_get(last, "content"))};
+    while (v.len && strchr(" \t\r\n", v.p[v.len - 1])) /* templates trim */
+        v.len--;
+    size_t at = SIZE_MAX, from = 0;
+    for (const char *p; v.len && (p = memmem(text->p + from, text->len - from, v.p, v.len));
+         from = at + 1)
+        at = (size_t)(p - text->p);
+    if (at == SIZE_MAX)
+        return api__bad(
+            x->c, "continue_final_message", "invalid_value",
+            "The final message does not appear in the rendered prompt, so it cannot be continued.");
+    text->len = at + v.len;
+    return 0;
+}
+
+/* Take the separators out, noting where they were, and encode. */
+static int encode(struct chat_ctx *x, struct buf *text)
+{
+    const struct tokenizer *tok = x->g->m->text->tok;
+    size_t n_cut = 0, to = 0, cap = x->any_spelled ? text->len / 3 + 1 : 1;
+    size_t *cut = mem_alloc(cap * sizeof *cut);
+    if (!cut)
+        return api__nomem(x->c);
+    for (size_t i = 0; i < text->len;) {
+        if (x->any_spelled && text->len - i >= 3 && memcmp(text->p + i, x->sent, 3) == 0) {
+            cut[n_cut++] = to;
+            i += 3;
+        } else {
+            text->p[to++] = text->p[i++];
+        }
+    }
+    text->len = to;
+    struct tok_ids *ids = &x->g->prompt[0].ids;
+    int rc = tok_encode_cuts(tok, (struct view){text->p, text->len}, TOK_SPECIAL,
+                             (struct tok_cuts){cut, n_cut}, ids);
+    /* A model that wants bos gets it once, whether the template writes it or not. */
+    int32_t bos = tok_bos(tok);
+    if (!rc && tok_adds_bos(tok) && bos >= 0 && (ids->n == 0 || ids->id[0] != bos)) {
+        rc = tok_ids_add(ids, bos);
+        if (!rc) {
+            memmove(ids->id + 1, ids->id, (ids->n - 1) * sizeof *ids->id);
+            ids->id[0] = bos;
+        }
+    }
+    free(cut);
+    if (rc == ERR_NOMEM)
+        return api__nomem(x->c);
+    return rc ? api__bad(x->c, "messages", "invalid_value", "The prompt could not be tokenised.")
+              : 0;
+}
+
+static int render(struct chat_ctx *x, json_t *vars, struct buf *text)
+{
+    struct api_model *m = x->g->m;
+    struct err e;
+    struct tm now;
+    time_t t = (time_t)x->c->created;
+    localtime_r(&t, &now);
+    struct api_template_limits lim = {.max_output = (size_t)64 << 20};
+    int rc = api_template_render(m->tmpl, vars, &now, &lim, text, &e);
+    if (rc == ERR_NOMEM)
+        return api__nomem(x->c);
+    return rc ? api__bad(x->c, "messages", NULL,
+                         "The model's chat template refused the messages: %s", e.text)
+              : 0;
+}
+
+int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
+{
+    struct chat_ctx x = {.c = c, .g = g};
+    struct buf text = {0};
+    bool generate = true, go_on = false;
+    if (!g->m->tmpl)
+        return api__bad(c, "model", "unsupported_value",
+                        "The model '%s' has no usable chat template%s%s; use /v1/completions or "
+                        "serve it with --chat-template.",
+                        g->m->name, g->m->tmpl_error ? ": " : "",
+                        g->m->tmpl_error ? g->m->tmpl_error : "");
+    if (api__get_bool(c, o, "continue_final_message", &go_on))
+        return ERR_INVAL;
+    generate = !go_on;
+    if (api__get_bool(c, o, "add_generation_prompt", &generate))
+        return ERR_INVAL;
+    if (go_on && generate)
+        return api__bad(
+            c, "continue_final_message", "invalid_value",
+            "'continue_final_message' and 'add_generation_prompt' cannot both be true.");
+    x.developer = g->m->text->chat_template && strstr(g->m->text->chat_template, "developer");
+    json_t *vars = json_object();
+    x.out = json_array();
+    int rc = vars && x.out ? 0 : api__nomem(c);
+    if (!rc)
+        rc = pick_separator(&x);
+    if (!rc)
+        rc = messages(&x, o);
+    if (!rc)
+        rc = add_vars(&x, o, vars, generate);
+    if (!rc)
+        rc = render(&x, vars, &text);
+    if (!rc && go_on)
+        rc = cut_final(&x, &text);
+    if (!rc)
+        rc = encode(&x, &text);
+    buf_free(&text);
+    json_decref(vars);
+    json_decref(x.out);
+    return rc;
+}

@@ -1,0 +1,288 @@
+/* POST /v1/completions. */
+#include <stdlib.h>
+
+#include "api/gen.h"
+#include "engine/base/mem.h"
+
+static const char *const known[] = {"model",
+                                    "prompt",
+                                    "stream",
+                                    "stream_options",
+                                    "n",
+                                    "best_of",
+                                    "seed",
+                                    "temperature",
+                                    "top_p",
+                                    "top_k",
+                                    "min_p",
+                                    "presence_penalty",
+                                    "frequency_penalty",
+                                    "repetition_penalty",
+                                    "repeat_penalty",
+                                    "stop",
+                                    "stop_token_ids",
+                                    "logit_bias",
+                                    "logprobs",
+                                    "max_tokens",
+                                    "min_tokens",
+                                    "ignore_eos",
+                                    "echo",
+                                    "suffix",
+                                    "allowed_token_ids",
+                                    "include_stop_str_in_output",
+                                    "skip_special_tokens",
+                                    "add_special_tokens",
+                                    "cache_salt",
+                                    "priority",
+                                    "response_format",
+                                    "user",
+                                    NULL};
+
+static size_t n_chars(struct view v)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < v.len; i++)
+        n += ((unsigned char)v.p[i] & 0xC0) != 0x80;
+    return n;
+}
+
+/* OpenAI's completion log-probabilities of marks [from, to): parallel lists. */
+static void put_logprobs(struct buf *b, const struct gen *g, struct gen_choice *ch, size_t from,
+                         size_t to)
+{
+    if (g->n_top < 0) {
+        buf_str(b, "null");
+        return;
+    }
+    buf_str(b, "{\"tokens\":[");
+    for (size_t k = from; k < to; k++) {
+        struct view v = gen_mark_text(ch, &ch->mark[k]);
+        if (k > from)
+            buf_char(b, ',');
+        buf_json(b, v.p, v.len);
+    }
+    buf_str(b, "],\"token_logprobs\":[");
+    for (size_t k = from; k < to; k++) {
+        if (k > from)
+            buf_char(b, ',');
+        if (ch->mark[k].no_logprob)
+            buf_str(b, "null");
+        else
+            gen_logprob(b, ch->mark[k].tok.logprob);
+    }
+    buf_str(b, "],\"top_logprobs\":[");
+    for (size_t k = from; k < to; k++) {
+        const struct sample_out *t = &ch->mark[k].tok;
+        buf_str(b, k > from ? "," : "");
+        if (ch->mark[k].no_logprob || g->n_top == 0) {
+            buf_str(b, "null");
+            continue;
+        }
+        buf_char(b, '{');
+        for (int j = 0; j < t->n_top && j < g->n_top; j++) {
+            struct view v = tok_bytes(g->m->text->tok, t->top_id[j], true);
+            buf_str(b, j ? "," : "");
+            buf_json(b, v.p, v.len);
+            buf_char(b, ':');
+            gen_logprob(b, t->top_logprob[j]);
+        }
+        buf_char(b, '}');
+    }
+    buf_str(b, "],\"text_offset\":[");
+    for (size_t k = from; k < to; k++) {
+        buf_fmt(b, "%s%zu", k > from ? "," : "", ch->chars_sent);
+        ch->chars_sent += n_chars(gen_mark_text(ch, &ch->mark[k]));
+    }
+    buf_str(b, "]}");
+}
+
+static void completion_delta(struct api_call *c, struct gen *g, int i, struct view text,
+                             size_t mark_to)
+{
+    struct gen_choice *ch = &g->choice[i];
+    struct buf *b = &c->out;
+    gen_frame_begin(c, g);
+    buf_fmt(b, ",\"choices\":[{\"index\":%d,\"text\":", i);
+    buf_json(b, text.p ? text.p : "", text.len);
+    buf_str(b, ",\"logprobs\":");
+    if (text.p)
+        put_logprobs(b, g, ch, ch->mark_sent, mark_to);
+    else
+        buf_str(b, "null");
+    if (text.p)
+        buf_str(b, ",\"finish_reason\":null}]");
+    else
+        buf_fmt(b, ",\"finish_reason\":\"%s\"}]", gen_finish_name(ch->finish));
+    gen_frame_end(c, g);
+}
+
+static void completion_choice(struct api_call *c, struct gen *g, int i)
+{
+    struct gen_choice *ch = &g->choice[i];
+    struct buf *b = &c->out;
+    size_t end = ch->end < ch->text.len ? ch->end : ch->text.len, marks = 0;
+    while (marks < ch->n_mark &&
+           ch->mark[marks].start < end + (ch->mark[marks].start == ch->mark[marks].end))
+        marks++;
+    buf_fmt(b, "{\"index\":%d,\"text\":", i);
+    buf_json(b, buf_cstr(&ch->text), end);
+    buf_str(b, ",\"logprobs\":");
+    put_logprobs(b, g, ch, 0, marks);
+    buf_fmt(b, ",\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
+}
+
+static const struct gen_writer writer = {
+    .id_prefix = "cmpl-",
+    .object = "text_completion",
+    .chunk_object = "text_completion",
+    .delta = completion_delta,
+    .choice = completion_choice,
+};
+
+/* ---- prompt: a string, an array of strings, of token ids, or of arrays of token ids ---- */
+
+static int bad_prompt(struct api_call *c, const char *text)
+{
+    return api__bad(c, "prompt", "invalid_value", "Invalid 'prompt': %s", text);
+}
+
+static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, bool special)
+{
+    struct gen_prompt *p = &g->prompt[i];
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v);
+    unsigned flags = TOK_SPECIAL | (special ? (unsigned)TOK_BOS_EOS : 0u);
+    int rc = tok_encode(g->m->text->tok, s, n, flags, &p->ids);
+    if (rc == ERR_NOMEM)
+        return api__nomem(c);
+    if (rc)
+        return bad_prompt(c, "it could not be tokenised.");
+    if (g->echo && !(p->echo = strdup(s)))
+        return api__nomem(c);
+    return 0;
+}
+
+static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v)
+{
+    struct gen_prompt *p = &g->prompt[i];
+    size_t k;
+    json_t *x;
+    json_array_foreach(v, k, x)
+    {
+        if (!json_is_integer(x))
+            return bad_prompt(c, "an array of token ids holds something else.");
+        int64_t id = json_integer_value(x);
+        if (id < 0 || id >= g->m->n_vocab)
+            return api__bad(c, "prompt", "invalid_value",
+                            "Invalid 'prompt': token id %lld is not in the vocabulary (0 to %d).",
+                            (long long)id, g->m->n_vocab - 1);
+        if (tok_ids_add(&p->ids, (int32_t)id))
+            return api__nomem(c);
+    }
+    if (p->ids.n == 0)
+        return bad_prompt(c, "an array of token ids is empty.");
+    if (g->echo) {
+        struct buf b = {0};
+        if (tok_decode(g->m->text->tok, p->ids.id, p->ids.n, !g->skip_special, &b)) {
+            buf_free(&b);
+            return api__nomem(c);
+        }
+        p->echo = b.p ? buf_take(&b, NULL) : strdup("");
+        if (!p->echo)
+            return api__nomem(c);
+    }
+    return 0;
+}
+
+static int get_prompt(struct api_call *c, struct gen *g, json_t *o)
+{
+    json_t *v = json_object_get(o, "prompt");
+    bool special = true;
+    if (api__get_bool(c, o, "add_special_tokens", &special))
+        return ERR_INVAL;
+    if (!v || json_is_null(v))
+        return api__bad(c, "prompt", "missing_required_parameter",
+                        "Missing required parameter: 'prompt'.");
+    bool list = json_is_array(v) && !json_is_integer(json_array_get(v, 0));
+    if (!json_is_string(v) && !json_is_array(v))
+        return api__bad(c, "prompt", "invalid_type",
+                        "Invalid type for 'prompt': expected a string or an array, but got %s.",
+                        api__json_type(v));
+    if (json_is_array(v) && json_array_size(v) == 0)
+        return bad_prompt(c, "the array is empty.");
+    size_t n = list ? json_array_size(v) : 1;
+    if (n > (size_t)c->api->o.max_prompts || n * (size_t)g->n > 256)
+        return api__bad(c, "prompt", "array_above_max_length",
+                        "Invalid 'prompt': at most %d prompts, and 256 choices in all.",
+                        c->api->o.max_prompts);
+    if (gen_prompts_alloc(g, (int)n))
+        return api__nomem(c);
+    for (size_t i = 0; i < n; i++) {
+        json_t *x = list ? json_array_get(v, i) : v;
+        int rc;
+        if (json_is_string(x))
+            rc = prompt_text(c, g, (int)i, x, special);
+        else if (json_is_array(x))
+            rc = prompt_ids(c, g, (int)i, x);
+        else
+            rc = bad_prompt(c, "expected strings or arrays of token ids.");
+        if (rc)
+            return rc;
+        if (i && json_typeof(x) != json_typeof(json_array_get(v, 0)))
+            return bad_prompt(c, "strings and token ids are mixed.");
+    }
+    return 0;
+}
+
+static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
+{
+    int64_t max = 16, lp = -1, best = -1;
+    if (api__get_bool(c, o, "echo", &g->echo) ||
+        api__get_int(c, o, "max_tokens", (int64_t[2]){0, INT32_MAX}, &max) ||
+        api__get_int(c, o, "logprobs", (int64_t[2]){0, 5}, &lp) ||
+        api__get_int(c, o, "best_of", (int64_t[2]){1, 20}, &best))
+        return ERR_INVAL;
+    g->max_tokens = max;
+    g->max_param = "max_tokens";
+    if (max == 0 && !g->echo)
+        return api__bad(c, "max_tokens", "integer_below_min_value",
+                        "Invalid 'max_tokens': 0 makes sense only with 'echo'.");
+    if (best >= 0 && best < g->n)
+        return api__bad(c, "best_of", NULL, "Invalid 'best_of': it must be at least 'n'.");
+    if (best > g->n)
+        return api__bad(c, "best_of", "unsupported_value",
+                        "'best_of' above 'n' is not supported by this server.");
+    json_t *suffix = json_object_get(o, "suffix");
+    if (suffix && !json_is_null(suffix) &&
+        !(json_is_string(suffix) && json_string_length(suffix) == 0))
+        return api__bad(c, "suffix", "unsupported_value",
+                        "'suffix' is not supported by this server.");
+    g->n_top = (int)lp;
+    if (g->echo && lp >= 0)
+        g->prompt_logprobs = (int)lp;
+    return 0;
+}
+
+int api_completions(struct api_call *c)
+{
+    json_t *o = api__body(c);
+    if (!o)
+        return ERR_INVAL;
+    int rc = ERR_INVAL;
+    struct api_model *m = api__get_model(c, o);
+    struct gen *g = m ? gen_new(c, m, &writer) : NULL;
+    if (g) {
+        g->prompt_param = "prompt";
+        rc = api__check_fields(c, o, known);
+        if (!rc)
+            rc = gen_params(c, g, o);
+        if (!rc)
+            rc = completion_limits(c, g, o);
+        if (!rc)
+            rc = get_prompt(c, g, o);
+        if (!rc)
+            rc = gen_submit(c, g);
+    }
+    json_decref(o);
+    return rc;
+}

@@ -1,0 +1,142 @@
+/* Errors: the one table from ERR_* to HTTP status and OpenAI error type, and the error body. */
+#include <stdarg.h>
+
+#include "api/api_impl.h"
+
+static const struct {
+    int code, status;
+    const char *type, *openai_code;
+} table[] = {
+    {ERR_NOMEM, 503, "server_error", "out_of_memory"},
+    {ERR_INVAL, 400, "invalid_request_error", NULL},
+    {ERR_PARSE, 400, "invalid_request_error", NULL},
+    {ERR_IO, 500, "server_error", NULL},
+    {ERR_NOTFOUND, 404, "invalid_request_error", NULL},
+    {ERR_UNSUPPORTED, 400, "invalid_request_error", "unsupported_value"},
+    {ERR_LIMIT, 400, "invalid_request_error", NULL},
+    {ERR_FULL, 429, "rate_limit_error", "queue_full"},
+    {ERR_TIMEOUT, 503, "server_error", "timeout"},
+    {ERR_CANCELLED, 499, "server_error", "cancelled"},
+    {ERR_DRAINING, 503, "server_error", "shutting_down"},
+    {ERR_DEVICE, 503, "server_error", "engine_failed"},
+    {ERR_AUTH, 401, "invalid_request_error", "invalid_api_key"},
+    {ERR_METHOD, 405, "invalid_request_error", "method_not_supported"},
+    {ERR_TOO_LARGE, 413, "invalid_request_error", "request_too_large"},
+    {ERR_MEDIA, 415, "invalid_request_error", "unsupported_content_type"},
+    {ERR_CONTEXT, 400, "invalid_request_error", "context_length_exceeded"},
+    {ERR_AGAIN, 503, "server_error", "model_loading"},
+    {ERR_INTERNAL, 500, "server_error", "internal_error"},
+};
+
+static size_t row_of(int code)
+{
+    size_t n = sizeof table / sizeof *table;
+    for (size_t i = 0; i < n; i++)
+        if (table[i].code == code)
+            return i;
+    return n - 1;
+}
+
+int api_status(int code)
+{
+    return table[row_of(code)].status;
+}
+
+static void json_or_null(struct buf *b, const char *s)
+{
+    if (s)
+        buf_json(b, s, strlen(s));
+    else
+        buf_str(b, "null");
+}
+
+void api__error_body(struct buf *b, const char *type, const char *param, const char *code,
+                     const char *text)
+{
+    buf_str(b, "{\"error\":{\"message\":");
+    buf_json(b, text, strlen(text));
+    buf_str(b, ",\"type\":");
+    json_or_null(b, type);
+    buf_str(b, ",\"param\":");
+    json_or_null(b, param);
+    buf_str(b, ",\"code\":");
+    json_or_null(b, code);
+    buf_str(b, "}}");
+}
+
+void api__header(struct api_call *c, const char *name, const char *fmt, ...)
+{
+    if (c->n_header >= (int)(sizeof c->header / sizeof *c->header))
+        return;
+    struct api_header *h = &c->header[c->n_header++];
+    h->name = name;
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(h->value, sizeof h->value, fmt, ap);
+    va_end(ap);
+    for (char *p = h->value; *p; p++) /* a client's text must not end the header */
+        if ((unsigned char)*p < 0x20 || (unsigned char)*p >= 0x7f)
+            *p = '?';
+}
+
+/* An error after the first byte can only be one more frame. */
+static void end_stream(struct api_call *c, const char *type, const char *param, const char *code,
+                       const char *text)
+{
+    buf_str(&c->out, "data: ");
+    api__error_body(&c->out, type, param, code, text);
+    buf_str(&c->out, "\n\n");
+    c->done = true;
+}
+
+static void end_call(struct api_call *c, int status, const char *type, const char *param,
+                     const char *code, const char *text)
+{
+    snprintf(c->error_code, sizeof c->error_code, "%s", code ? code : type);
+    if (c->stream && c->streamed) {
+        end_stream(c, type, param, code, text);
+        return;
+    }
+    buf_clear(&c->out);
+    c->stream = false;
+    c->status = status;
+    c->out_type = "application/json";
+    api__error_body(&c->out, type, param, code, text);
+    buf_char(&c->out, '\n');
+    c->done = true;
+}
+
+int api__refuse(struct api_call *c, int status, const char *param, const char *code,
+                const char *text)
+{
+    const char *type = status >= 500 ? "server_error" : "invalid_request_error";
+    end_call(c, status, type, param, code, text);
+    return ERR_INVAL;
+}
+
+int api__bad(struct api_call *c, const char *param, const char *code, const char *fmt, ...)
+{
+    char text[1024];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    return api__refuse(c, 400, param, code, text);
+}
+
+int api__nomem(struct api_call *c)
+{
+    return api__refuse(c, 503, NULL, "out_of_memory", "Not enough memory for this request.");
+}
+
+void api_fail(struct api_call *c, int code, const char *param, const char *text, int retry_after_s)
+{
+    size_t i = row_of(code);
+    if (c->done)
+        return;
+    if (retry_after_s > 0)
+        api__header(c, "Retry-After", "%d", retry_after_s);
+    if (code == ERR_AUTH)
+        api__header(c, "WWW-Authenticate", "Bearer");
+    end_call(c, table[i].status, table[i].type, param, table[i].openai_code, text);
+}

@@ -1,0 +1,472 @@
+/* A generation call's life: build the requests, take token events, cut at stop strings, write. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "api/gen.h"
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+
+struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_writer *w)
+{
+    struct gen *g = mem_calloc(1, sizeof *g);
+    if (!g) {
+        api__nomem(c);
+        return NULL;
+    }
+    g->m = m;
+    g->w = w;
+    uint64_t r[2];
+    random_bytes(r, sizeof r);
+    snprintf(g->id, sizeof g->id, "%s%016llx%016llx", w->id_prefix, (unsigned long long)r[0],
+             (unsigned long long)r[1]);
+    c->priv = g;
+    c->free_priv = gen_free;
+    c->on_event = gen_event;
+    return g;
+}
+
+int gen_prompts_alloc(struct gen *g, int n_prompt)
+{
+    g->prompt = mem_calloc((size_t)n_prompt, sizeof *g->prompt);
+    g->choice = mem_calloc((size_t)n_prompt * (size_t)g->n, sizeof *g->choice);
+    if (!g->prompt || !g->choice)
+        return ERR_NOMEM;
+    g->n_prompt = n_prompt;
+    return 0;
+}
+
+void gen_free(struct api_call *c)
+{
+    struct gen *g = c->priv;
+    if (!g)
+        return;
+    for (int i = 0; g->choice && i < g->n_prompt * g->n; i++) {
+        buf_free(&g->choice[i].text);
+        free(g->choice[i].mark);
+    }
+    for (int i = 0; i < g->n_prompt; i++) {
+        tok_ids_free(&g->prompt[i].ids);
+        free(g->prompt[i].echo);
+    }
+    for (int i = 0; i < g->n_stop; i++)
+        free(g->stop[i]);
+    free(g->choice);
+    free(g->prompt);
+    free(g->samp.bias);
+    free(g->samp.mask);
+    buf_free(&g->head);
+    free(g);
+    c->priv = NULL;
+}
+
+static void *dup_bytes(const void *p, size_t n)
+{
+    void *q = p ? mem_alloc(n) : NULL;
+    return q ? memcpy(q, p, n) : NULL;
+}
+
+/* The request of prompt i; takes its ids over. */
+static struct request *make_request(struct api_call *c, struct gen *g, int i, int32_t max_tokens)
+{
+    struct request *r = request_new();
+    struct tok_ids *ids = &g->prompt[i].ids;
+    if (!r)
+        return NULL;
+    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : g->id);
+    r->n = g->n;
+    r->max_tokens = max_tokens;
+    r->min_tokens = (int32_t)(g->min_tokens < max_tokens ? g->min_tokens : max_tokens);
+    memcpy(r->stop_id, g->stop_id, sizeof r->stop_id);
+    r->n_stop_id = g->n_stop_id;
+    r->prompt_logprobs = g->prompt_logprobs;
+    r->samp = g->samp;
+    r->samp.n_top = g->n_top;
+    r->samp.bias = dup_bytes(g->samp.bias, (size_t)g->samp.n_bias * sizeof *g->samp.bias);
+    r->samp.mask = dup_bytes(g->samp.mask, (size_t)(g->m->n_vocab + 31) / 32 * 4);
+    if ((g->samp.bias && !r->samp.bias) || (g->samp.mask && !r->samp.mask)) {
+        request_free(r);
+        return NULL;
+    }
+    r->priority = (int)g->priority;
+    r->cache_salt = g->cache_salt;
+    r->arrival_us = c->arrival_us;
+    if (c->api->o.request_timeout_s > 0)
+        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
+    if (c->api->o.queue_timeout_s > 0)
+        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.queue_timeout_s * 1e6);
+    if (g->echo || g->prompt_logprobs >= 0) { /* the ids are needed again for the answer */
+        r->prompt = dup_bytes(ids->id, ids->n * sizeof *ids->id);
+        if (!r->prompt) {
+            request_free(r);
+            return NULL;
+        }
+    } else {
+        r->prompt = ids->id;
+        ids->id = NULL;
+    }
+    r->n_prompt = (int32_t)ids->n;
+    ids->cap = 0;
+    return r;
+}
+
+/* Output tokens that prompt i may have, or -1 after ending the call. */
+static int64_t room_for(struct api_call *c, struct gen *g, int i)
+{
+    int64_t n = (int64_t)g->prompt[i].ids.n, ctx = g->m->n_ctx;
+    if (n == 0) {
+        api__bad(c, g->prompt_param, "invalid_value", "Invalid '%s': the prompt is empty.",
+                 g->prompt_param);
+        return -1;
+    }
+    if (n > ctx || (n == ctx && g->max_tokens != 0)) {
+        api__bad(c, g->prompt_param, "context_length_exceeded",
+                 "This model's maximum context length is %lld tokens. However, your %s resulted in "
+                 "%lld tokens. Please shorten it.",
+                 (long long)ctx, g->prompt_param, (long long)n);
+        return -1;
+    }
+    if (g->max_tokens > ctx - n) {
+        api__bad(c, g->max_param, "context_length_exceeded",
+                 "This model's maximum context length is %lld tokens. However, you requested %lld "
+                 "tokens (%lld in the %s, %lld in the completion). Please reduce one of them.",
+                 (long long)ctx, (long long)(n + g->max_tokens), (long long)n, g->prompt_param,
+                 (long long)g->max_tokens);
+        return -1;
+    }
+    return g->max_tokens >= 0 ? g->max_tokens : ctx - n;
+}
+
+static void write_head(struct api_call *c, struct gen *g)
+{
+    struct buf *b = &g->head;
+    buf_str(b, "\"id\":");
+    buf_json(b, g->id, strlen(g->id));
+    buf_fmt(b, ",\"object\":\"%s\",\"created\":%lld,\"model\":",
+            g->stream ? g->w->chunk_object : g->w->object, (long long)c->created);
+    buf_json(b, g->m->name, strlen(g->m->name));
+    buf_str(b, ",\"system_fingerprint\":\"stepd-" STEPD_VERSION "\"");
+}
+
+int gen_submit(struct api_call *c, struct gen *g)
+{
+    c->req = mem_calloc((size_t)g->n_prompt, sizeof *c->req);
+    c->req_id = mem_calloc((size_t)g->n_prompt, sizeof *c->req_id);
+    if (!c->req || !c->req_id)
+        return api__nomem(c);
+    for (int i = 0; i < g->n_prompt; i++) {
+        int64_t room = room_for(c, g, i);
+        if (room < 0)
+            return ERR_INVAL;
+        g->prompt[i].n_prompt = (int32_t)g->prompt[i].ids.n;
+        struct request *r = make_request(c, g, i, (int32_t)room);
+        if (!r)
+            return api__nomem(c);
+        c->req[c->n_req++] = r;
+        for (int k = 0; k < g->n; k++) {
+            struct gen_choice *ch = &g->choice[i * g->n + k];
+            detok_init(&ch->detok, g->m->text->tok, !g->skip_special);
+            ch->end = SIZE_MAX;
+        }
+    }
+    g->left = g->n_prompt;
+    c->stream = g->stream;
+    c->out_type = g->stream ? "text/event-stream" : "application/json";
+    write_head(c, g);
+    return g->head.failed ? api__nomem(c) : 0;
+}
+
+/* ---- text ---- */
+
+/* Earliest stop string at or after `from`; its length in *len. SIZE_MAX if none. */
+static size_t find_stop(const struct gen *g, const struct buf *t, size_t from, size_t *len)
+{
+    size_t best = SIZE_MAX;
+    for (int i = 0; i < g->n_stop; i++) {
+        if (t->len < from + g->stop_len[i])
+            continue;
+        const char *at = memmem(t->p + from, t->len - from, g->stop[i], g->stop_len[i]);
+        if (at && (size_t)(at - t->p) < best) {
+            best = (size_t)(at - t->p);
+            *len = g->stop_len[i];
+        }
+    }
+    return best;
+}
+
+/* Bytes at the end of the text that may be the head of a stop string. */
+static size_t held_back(const struct gen *g, const struct buf *t, size_t from)
+{
+    size_t most = 0;
+    for (int i = 0; i < g->n_stop; i++) {
+        size_t k = g->stop_len[i] - 1;
+        if (k > t->len - from)
+            k = t->len - from;
+        for (; k > most; k--)
+            if (memcmp(t->p + t->len - k, g->stop[i], k) == 0)
+                most = k;
+    }
+    return most;
+}
+
+static void add_cmd(struct api_call *c, struct api_cmd cmd)
+{
+    if (c->n_cmd == c->cap_cmd) {
+        int cap = c->cap_cmd ? c->cap_cmd * 2 : 8;
+        c->cmd = xrealloc(c->cmd, (size_t)cap * sizeof *c->cmd);
+        c->cap_cmd = cap;
+    }
+    c->cmd[c->n_cmd++] = cmd;
+}
+
+static int add_mark(struct gen_choice *ch, struct gen_mark m)
+{
+    if (ch->n_mark == ch->cap_mark) {
+        size_t cap = ch->cap_mark ? ch->cap_mark * 2 : 32;
+        struct gen_mark *p = mem_realloc(ch->mark, cap * sizeof *p);
+        if (!p)
+            return ERR_NOMEM;
+        ch->mark = p;
+        ch->cap_mark = cap;
+    }
+    ch->mark[ch->n_mark++] = m;
+    return 0;
+}
+
+/* Hand out text up to `to` (streaming), with the marks that lie wholly inside. */
+static void emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
+{
+    struct gen_choice *ch = &g->choice[i];
+    size_t marks = ch->mark_sent;
+    if (!g->stream)
+        return;
+    while (marks < ch->n_mark &&
+           (ch->mark[marks].end <= to || (last && ch->mark[marks].start < to)))
+        marks++;
+    if (to <= ch->sent && !(last && marks > ch->mark_sent))
+        return;
+    struct view v = {ch->text.p ? ch->text.p + ch->sent : "", to - ch->sent};
+    g->w->delta(c, g, i, v, marks);
+    ch->sent = to;
+    ch->mark_sent = marks;
+}
+
+static void open_choice(struct api_call *c, struct gen *g, int i)
+{
+    struct gen_choice *ch = &g->choice[i];
+    if (ch->opened)
+        return;
+    ch->opened = true;
+    if (g->stream && g->w->open)
+        g->w->open(c, g, i);
+    if (g->echo && g->prompt_logprobs < 0) { /* else the scored tokens lay the text down */
+        buf_str(&ch->text, g->prompt[i / g->n].echo);
+        ch->stop_from = ch->text.len;
+    }
+}
+
+static void finish_choice(struct api_call *c, struct gen *g, int i, enum finish_reason why)
+{
+    struct gen_choice *ch = &g->choice[i];
+    open_choice(c, g, i);
+    ch->finish = why;
+    size_t to = ch->end < ch->text.len ? ch->end : ch->text.len;
+    emit(c, g, i, to, true);
+    if (g->stream)
+        g->w->delta(c, g, i, (struct view){NULL, 0}, ch->mark_sent);
+}
+
+/* Look for a stop string in what was added since `before`. */
+static bool stopped(struct gen *g, struct gen_choice *ch, size_t before)
+{
+    size_t back = g->stop_longest ? g->stop_longest - 1 : 0;
+    size_t from = before > back ? before - back : 0, len = 0;
+    if (from < ch->stop_from)
+        from = ch->stop_from;
+    size_t at = g->n_stop ? find_stop(g, &ch->text, from, &len) : SIZE_MAX;
+    if (at == SIZE_MAX)
+        return false;
+    ch->end = g->include_stop ? at + len : at;
+    return true;
+}
+
+static void on_token(struct api_call *c, struct gen *g, int req, const struct event *ev)
+{
+    int i = req * g->n + ev->choice;
+    struct gen_choice *ch = &g->choice[i];
+    if (ch->finish != FINISH_NONE) /* tokens in flight when a stop string matched */
+        return;
+    open_choice(c, g, i);
+    size_t before = ch->text.len;
+    detok_push(&ch->detok, ev->tok.token, &ch->text);
+    ch->n_out++;
+    if (ch->n_out <= g->min_tokens)
+        ch->stop_from = ch->text.len;
+    if (ch->text.failed ||
+        (g->n_top >= 0 &&
+         add_mark(ch, (struct gen_mark){.start = before, .end = ch->text.len, .tok = ev->tok}))) {
+        add_cmd(c, (struct api_cmd){.kind = API_CANCEL, .req = req});
+        api_fail(c, ERR_NOMEM, NULL, "Not enough memory for this answer.", 0);
+        return;
+    }
+    if (stopped(g, ch, before)) {
+        add_cmd(c, (struct api_cmd){API_FINISH_CHOICE, req, ev->choice, ch->n_out});
+        finish_choice(c, g, i, FINISH_STOP);
+        return;
+    }
+    size_t lo = ch->sent > ch->stop_from ? ch->sent : ch->stop_from;
+    emit(c, g, i, ch->text.len - held_back(g, &ch->text, lo < ch->text.len ? lo : ch->text.len),
+         false);
+}
+
+/* Scored prompt token: a mark before the output's; the echoed text is laid down as it goes. */
+static void on_prompt(struct api_call *c, struct gen *g, int req, const struct event *ev)
+{
+    for (int k = 0; k < g->n; k++) {
+        struct gen_choice *ch = &g->choice[req * g->n + k];
+        size_t before = ch->text.len;
+        open_choice(c, g, req * g->n + k);
+        if (g->echo)
+            detok_push(&ch->detok, ev->tok.token, &ch->text);
+        ch->stop_from = ch->text.len;
+        if (add_mark(ch, (struct gen_mark){.start = before,
+                                           .end = ch->text.len,
+                                           .tok = ev->tok,
+                                           .no_logprob = ev->index == 0}))
+            api__nomem(c);
+    }
+}
+
+static void end_all(struct api_call *c, struct gen *g)
+{
+    struct buf *b = &c->out;
+    c->n_prompt = c->n_output = c->n_cached = 0;
+    for (int i = 0; i < g->n_prompt; i++) {
+        c->n_prompt += g->prompt[i].n_prompt;
+        c->n_cached += g->prompt[i].n_cached;
+        for (int k = 0; k < g->n; k++)
+            c->n_output += g->choice[i * g->n + k].n_out;
+    }
+    if (g->stream) {
+        if (g->include_usage) {
+            gen_frame_begin(c, g);
+            buf_str(b, ",\"choices\":[],\"usage\":");
+            gen_usage(b, g);
+            buf_str(b, "}\n\n");
+        }
+        buf_str(b, "data: [DONE]\n\n");
+    } else {
+        buf_char(b, '{');
+        buf_add(b, g->head.p, g->head.len);
+        buf_str(b, ",\"choices\":[");
+        for (int i = 0; i < g->n_prompt * g->n; i++) {
+            if (i)
+                buf_char(b, ',');
+            g->w->choice(c, g, i);
+        }
+        buf_str(b, "],\"usage\":");
+        gen_usage(b, g);
+        buf_str(b, "}\n");
+    }
+    c->done = true;
+}
+
+static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reason why)
+{
+    struct gen_choice *ch = &g->choice[i];
+    if (ch->finish != FINISH_NONE)
+        return;
+    size_t before = ch->text.len;
+    detok_flush(&ch->detok, &ch->text);
+    if (ch->n_mark)
+        ch->mark[ch->n_mark - 1].end = ch->text.len;
+    if (stopped(g, ch, before))
+        why = FINISH_STOP;
+    finish_choice(c, g, i, why);
+}
+
+void gen_event(struct api_call *c, int req, const struct event *ev)
+{
+    struct gen *g = c->priv;
+    switch (ev->kind) {
+    case EV_TOKEN:
+        on_token(c, g, req, ev);
+        break;
+    case EV_PROMPT:
+        on_prompt(c, g, req, ev);
+        break;
+    case EV_FINISH:
+        on_finish(c, g, req * g->n + ev->choice, ev->finish);
+        break;
+    case EV_DONE:
+        g->prompt[req].n_cached = ev->n_cached;
+        for (int k = 0; k < g->n;
+             k++) /* every choice has said why it ended; a cancelled one has not */
+            on_finish(c, g, req * g->n + k, FINISH_LENGTH);
+        if (--g->left == 0)
+            end_all(c, g);
+        break;
+    case EV_ERROR:
+        for (int i = 0; i < g->n_prompt; i++)
+            if (i != req)
+                add_cmd(c, (struct api_cmd){.kind = API_CANCEL, .req = i});
+        api_fail(c, ev->err.code, NULL, ev->err.text,
+                 ev->err.code == ERR_TIMEOUT || ev->err.code == ERR_DRAINING ? 1 : 0);
+        break;
+    }
+}
+
+/* ---- pieces for writers ---- */
+
+void gen_usage(struct buf *b, const struct gen *g)
+{
+    long in = 0, out = 0, cached = 0;
+    for (int i = 0; i < g->n_prompt; i++) {
+        in += g->prompt[i].n_prompt;
+        cached += g->prompt[i].n_cached;
+        for (int k = 0; k < g->n; k++)
+            out += g->choice[i * g->n + k].n_out;
+    }
+    buf_fmt(b,
+            "{\"prompt_tokens\":%ld,\"completion_tokens\":%ld,\"total_tokens\":%ld,"
+            "\"prompt_tokens_details\":{\"cached_tokens\":%ld}}",
+            in, out, in + out, cached);
+}
+
+const char *gen_finish_name(enum finish_reason f)
+{
+    return f == FINISH_LENGTH ? "length" : "stop";
+}
+
+void gen_frame_begin(struct api_call *c, struct gen *g)
+{
+    c->streamed = true;
+    buf_str(&c->out, "data: {");
+    buf_add(&c->out, g->head.p, g->head.len);
+}
+
+void gen_frame_end(struct api_call *c, struct gen *g)
+{
+    if (g->continuous_usage) {
+        buf_str(&c->out, ",\"usage\":");
+        gen_usage(&c->out, g);
+    } else if (g->include_usage) {
+        buf_str(&c->out, ",\"usage\":null");
+    }
+    buf_str(&c->out, "}\n\n");
+}
+
+void gen_logprob(struct buf *b, float v)
+{
+    if (!isfinite(v))
+        v = -9999.0f;
+    else if (v > 0 || v == 0) /* rounding above log 1; and no "-0" */
+        v = 0;
+    buf_fmt(b, "%.9g", (double)v);
+    if (v == floorf(v) && fabsf(v) < 1e6f)
+        buf_str(b, ".0");
+}
+
+struct view gen_mark_text(const struct gen_choice *ch, const struct gen_mark *m)
+{
+    return (struct view){ch->text.p ? ch->text.p + m->start : "", m->end - m->start};
+}

@@ -1,0 +1,99 @@
+/* Private to api/: one generation call (chat or completions): parameters in, token events out. The
+ * same incremental path (detokenise, match stop strings, hold back) feeds the streamed and the whole answer. Loop
+ * thread after api_prepare. */
+#ifndef API_GEN_H
+#define API_GEN_H
+
+#include "api/api_impl.h"
+#include "engine/text/detok.h"
+
+#define GEN_STOP_MAX 16
+
+/* A token with log-probabilities: its text is text[start, end) of the choice. */
+struct gen_mark {
+    size_t start, end; /* bytes; start == end while its character is incomplete */
+    struct sample_out tok;
+    bool no_logprob; /* the first prompt token has none */
+};
+
+struct gen_choice {
+    struct detok detok;
+    struct buf text;       /* everything detokenised so far */
+    size_t sent;           /* bytes of it handed out */
+    size_t end;            /* where a stop string cut it; SIZE_MAX */
+    size_t stop_from;      /* no stop string is looked for before this offset (min_tokens) */
+    struct gen_mark *mark; /* [n_mark], when log-probabilities are wanted */
+    size_t n_mark, cap_mark, mark_sent;
+    int32_t n_out; /* tokens that count */
+    bool opened;   /* the role frame went out */
+    enum finish_reason finish;
+    size_t chars_sent; /* characters handed out: text_offset */
+};
+
+struct gen_prompt {
+    struct tok_ids ids;
+    char *echo; /* text to repeat, or NULL */
+    int32_t n_cached, n_prompt;
+    bool done;
+};
+
+struct gen;
+/* How an endpoint writes: a delta (streaming), the end of a choice, and the whole answer. */
+struct gen_writer {
+    const char *id_prefix, *object, *chunk_object; /* "chatcmpl-", ... */
+    void (*open)(struct api_call *c, struct gen *g, int i);
+    void (*delta)(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to);
+    void (*choice)(struct api_call *c, struct gen *g, int i); /* one element of "choices", whole */
+};
+
+struct gen {
+    struct api_model *m;
+    const struct gen_writer *w;
+    bool stream, include_usage, continuous_usage;
+    bool ignore_eos, include_stop, skip_special, echo;
+    int n;              /* choices a prompt */
+    int n_prompt;       /* prompts */
+    int64_t max_tokens; /* -1 = what the context leaves */
+    int64_t min_tokens, priority;
+    int n_top;           /* -1 none */
+    int prompt_logprobs; /* -1 none */
+    char *stop[GEN_STOP_MAX];
+    size_t stop_len[GEN_STOP_MAX], stop_longest;
+    int n_stop;
+    int32_t stop_id[REQ_STOP_MAX];
+    int n_stop_id;
+    struct req_sampling samp; /* bias and mask owned here until copied */
+    uint64_t cache_salt;
+    struct gen_prompt *prompt; /* [n_prompt] */
+    struct gen_choice *choice; /* [n_prompt * n] */
+    char id[96];
+    struct buf head;          /* {"id":...,"object":...,"created":...,"model":..., for frames */
+    const char *prompt_param; /* "messages" or "prompt" */
+    const char *max_param;
+    int left; /* requests still running */
+};
+
+/* Parameters shared by the endpoints. Ends the call and returns ERR_INVAL on a bad one. */
+int gen_params(struct api_call *c, struct gen *g, json_t *o);
+struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_writer *w);
+int gen_prompts_alloc(struct gen *g, int n_prompt); /* 0 or ERR_NOMEM */
+/* Check lengths and build c->req[]: the call is ready to submit. */
+int gen_submit(struct api_call *c, struct gen *g);
+void gen_event(struct api_call *c, int req, const struct event *ev);
+void gen_free(struct api_call *c);
+
+/* ---- pieces for writers ---- */
+void gen_usage(struct buf *b, const struct gen *g);
+const char *gen_finish_name(enum finish_reason f); /* "stop", "length" */
+/* Start and end one SSE frame; between them the writer adds the members after "model". */
+void gen_frame_begin(struct api_call *c, struct gen *g);
+void gen_frame_end(struct api_call *c, struct gen *g);
+/* A float as JSON: never NaN or infinity (log-probabilities: -9999.0 stands for -inf). */
+void gen_logprob(struct buf *b, float v);
+/* Token text of a mark as the answer shows it (its own bytes; broken UTF-8 becomes U+FFFD in buf_json). */
+struct view gen_mark_text(const struct gen_choice *ch, const struct gen_mark *m);
+
+/* chat_prompt.c: messages -> prompt tokens. Ends the call on error. */
+int chat_prompt(struct api_call *c, struct gen *g, json_t *o);
+
+#endif

@@ -1,0 +1,238 @@
+/* JSON in: the body's syntax and limits, and typed getters that name the field when they refuse. */
+#include <ctype.h>
+#include <limits.h>
+#include <math.h>
+
+#include "api/api_impl.h"
+
+/* Deepest nesting of the text, strings skipped. jansson recurses, so this comes first. */
+static int json_depth(const char *s, size_t n)
+{
+    int depth = 0, most = 0;
+    bool in_string = false;
+    for (size_t i = 0; i < n; i++) {
+        char ch = s[i];
+        if (in_string) {
+            if (ch == '\\')
+                i++;
+            else if (ch == '"')
+                in_string = false;
+        } else if (ch == '"') {
+            in_string = true;
+        } else if (ch == '[' || ch == '{') {
+            if (++depth > most)
+                most = depth;
+        } else if (ch == ']' || ch == '}') {
+            depth--;
+        }
+    }
+    return most;
+}
+
+static bool media_is_json(const char *type)
+{
+    if (!type)
+        return true;
+    size_t n = strcspn(type, ";");
+    while (n && isspace((unsigned char)type[n - 1]))
+        n--;
+    return (n == 16 && strncasecmp(type, "application/json", 16) == 0) ||
+           (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
+}
+
+/* The key of a duplicate-key error, out of jansson's message: duplicate object key near '"x"'. */
+static void bad_json(struct api_call *c, const json_error_t *je)
+{
+    char key[100] = "";
+    const char *at = strstr(je->text, "near '\"");
+    if (json_error_code(je) == json_error_duplicate_key && at) {
+        snprintf(key, sizeof key, "%s", at + 7);
+        key[strcspn(key, "\"")] = 0;
+    }
+    if (*key)
+        api__bad(c, key, NULL, "Duplicate key '%s' in the request body.", key);
+    else if (json_error_code(je) == json_error_null_character ||
+             json_error_code(je) == json_error_null_byte_in_key)
+        api__bad(c, NULL, NULL,
+                 "The request body holds the character \\u0000, which is not allowed.");
+    else
+        api__bad(c, NULL, NULL,
+                 "We could not parse the JSON body of your request: %s (line %d, column %d).",
+                 je->text, je->line, je->column);
+}
+
+json_t *api__body(struct api_call *c)
+{
+    if (!media_is_json(c->content_type)) {
+        api_fail(c, ERR_MEDIA, NULL, "Content-Type must be application/json.", 0);
+        return NULL;
+    }
+    if (c->body_len == 0) {
+        api__bad(c, NULL, NULL, "The request body is empty; a JSON object is expected.");
+        return NULL;
+    }
+    if (json_depth(c->body, c->body_len) > c->api->o.max_json_depth) {
+        api__bad(c, NULL, NULL, "The JSON body is nested deeper than %d levels.",
+                 c->api->o.max_json_depth);
+        return NULL;
+    }
+    json_error_t je;
+    json_t *o = json_loadb(c->body, c->body_len, JSON_REJECT_DUPLICATES, &je);
+    if (!o) {
+        bad_json(c, &je);
+    } else if (!json_is_object(o)) {
+        api__bad(c, NULL, "invalid_type", "The request body must be a JSON object, not %s.",
+                 api__json_type(o));
+        json_decref(o);
+        o = NULL;
+    }
+    return o;
+}
+
+const char *api__json_type(const json_t *v)
+{
+    switch (v ? json_typeof(v) : JSON_NULL) {
+    case JSON_OBJECT:
+        return "an object";
+    case JSON_ARRAY:
+        return "an array";
+    case JSON_STRING:
+        return "a string";
+    case JSON_INTEGER:
+        return "an integer";
+    case JSON_REAL:
+        return "a decimal";
+    case JSON_TRUE:
+    case JSON_FALSE:
+        return "a boolean";
+    default:
+        return "null";
+    }
+}
+
+static int wrong_type(struct api_call *c, const char *param, const char *want, const json_t *v)
+{
+    return api__bad(c, param, "invalid_type", "Invalid type for '%s': expected %s, but got %s.",
+                    param, want, api__json_type(v));
+}
+
+static int out_of_range(struct api_call *c, const char *param, const char *kind, bool below,
+                        const char *bound)
+{
+    char code[48];
+    snprintf(code, sizeof code, "%s_%s_value", kind, below ? "below_min" : "above_max");
+    return api__bad(c, param, code, "Invalid '%s': %s %s value. Expected a value %s %s.", param,
+                    kind, below ? "below minimum" : "above maximum", below ? ">=" : "<=", bound);
+}
+
+int api__get_int(struct api_call *c, json_t *o, const char *key, int64_t range[2], int64_t *out)
+{
+    json_t *v = json_object_get(o, key);
+    char bound[32];
+    if (!v || json_is_null(v))
+        return 0;
+    double r = json_is_real(v) ? json_real_value(v) : 0.5;
+    int64_t i;
+    if (json_is_integer(v))
+        i = json_integer_value(v);
+    else if (r == floor(r) && fabs(r) < 9e15) /* 5.0 is an integer in JSON Schema */
+        i = (int64_t)r;
+    else
+        return wrong_type(c, key, "an integer", v);
+    if (i < range[0] || i > range[1]) {
+        snprintf(bound, sizeof bound, "%lld", (long long)(i < range[0] ? range[0] : range[1]));
+        return out_of_range(c, key, "integer", i < range[0], bound);
+    }
+    *out = i;
+    return 0;
+}
+
+int api__get_num(struct api_call *c, json_t *o, const char *key, double range[2], double *out)
+{
+    json_t *v = json_object_get(o, key);
+    char bound[32];
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_number(v))
+        return wrong_type(c, key, "a decimal", v);
+    double d = json_number_value(v);
+    if (d < range[0] || d > range[1]) {
+        snprintf(bound, sizeof bound, "%g", d < range[0] ? range[0] : range[1]);
+        return out_of_range(c, key, "decimal", d < range[0], bound);
+    }
+    *out = d;
+    return 0;
+}
+
+int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out)
+{
+    json_t *v = json_object_get(o, key);
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_boolean(v))
+        return wrong_type(c, key, "a boolean", v);
+    *out = json_is_true(v);
+    return 0;
+}
+
+int api__get_str(struct api_call *c, json_t *o, const char *key, struct view *out)
+{
+    json_t *v = json_object_get(o, key);
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_string(v))
+        return wrong_type(c, key, "a string", v);
+    *out = (struct view){json_string_value(v), json_string_length(v)};
+    return 0;
+}
+
+int api__check_fields(struct api_call *c, json_t *o, const char *const *known)
+{
+    const char *key;
+    json_t *v;
+    char names[160] = "";
+    json_object_foreach(o, key, v)
+    {
+        const char *const *k = known;
+        while (*k && strcmp(*k, key) != 0)
+            k++;
+        if (*k)
+            continue;
+        if (c->api->o.strict_fields)
+            return api__bad(c, key, "unknown_parameter", "Unknown parameter: '%s'.", key);
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s%s", n ? ", " : "", key);
+    }
+    if (*names)
+        api__header(c, "X-Stepd-Warning", "ignored unknown fields: %s", names);
+    return 0;
+}
+
+struct api_model *api__get_model(struct api_call *c, json_t *o)
+{
+    json_t *v = json_object_get(o, "model");
+    if (!v || json_is_null(v)) {
+        api__bad(c, "model", "missing_required_parameter", "Missing required parameter: 'model'.");
+        return NULL;
+    }
+    if (!json_is_string(v)) {
+        wrong_type(c, "model", "a string", v);
+        return NULL;
+    }
+    struct api_model *m =
+        api__model_find(c->api, json_string_value(v), json_string_length(v), &c->model);
+    if (!m) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "The model '%.100s' does not exist. GET /v1/models lists those served.",
+                 json_string_value(v));
+        api__refuse(c, 404, "model", "model_not_found", text);
+        return NULL;
+    }
+    snprintf(c->model_name, sizeof c->model_name, "%s", m->name);
+    if (!m->ready || c->loading) {
+        api_fail(c, ERR_AGAIN, NULL, "The model is still loading.", 1);
+        return NULL;
+    }
+    return m;
+}

@@ -1,0 +1,85 @@
+/* The route table and a call's life. */
+#include <stdlib.h>
+
+#include "api/api_impl.h"
+
+static const struct api_route routes[] = {
+#define ROUTE(m, p, f, fn) {m, p, f, fn},
+#include "api/routes.def"
+#undef ROUTE
+};
+#define N_ROUTES (sizeof routes / sizeof *routes)
+
+static bool path_matches(const char *pattern, const char *path)
+{
+    size_t n = strlen(pattern);
+    if (pattern[n - 1] == '*')
+        return strncmp(pattern, path, n - 1) == 0 && path[n - 1];
+    if (strncmp(pattern, path, n) != 0)
+        return false;
+    return path[n] == 0 || (path[n] == '/' && path[n + 1] == 0); /* one trailing slash */
+}
+
+const struct api_route *api_route_find(const char *method, const char *path, const char **allow)
+{
+    const char *found = NULL;
+    bool head = strcmp(method, "HEAD") == 0;
+    for (size_t i = 0; i < N_ROUTES; i++) {
+        const struct api_route *r = &routes[i];
+        if (!path_matches(r->path, path))
+            continue;
+        if (strcmp(r->method, method) == 0 || (head && strcmp(r->method, "GET") == 0))
+            return r;
+        found = strcmp(r->method, "GET") == 0 ? "GET, HEAD" : r->method;
+    }
+    *allow = found;
+    return NULL;
+}
+
+void api_prepare(struct api_call *c)
+{
+    c->status = 200;
+    c->out_type = "application/json";
+    c->route->prepare(c);
+    CHECK(c->done || c->n_req > 0);
+}
+
+/* Allocation failures while an answer is written show up as a failed buffer. */
+static void check_out(struct api_call *c)
+{
+    if (!c->out.failed)
+        return;
+    bool streamed = c->streamed;
+    buf_free(&c->out);
+    c->done = false;
+    c->close = true;
+    if (streamed)
+        c->done = true;
+    else
+        api__nomem(c);
+}
+
+void api_event(struct api_call *c, int req, const struct event *ev)
+{
+    if (c->done)
+        return;
+    c->on_event(c, req, ev);
+    check_out(c);
+}
+
+void api_call_free(struct api_call *c)
+{
+    if (c->free_priv)
+        c->free_priv(c);
+    c->priv = NULL;
+    for (int i = 0; i < c->n_req; i++)
+        request_free(c->req[i]);
+    free(c->req);
+    free(c->req_id);
+    free(c->cmd);
+    c->req = NULL;
+    c->req_id = NULL;
+    c->cmd = NULL;
+    c->n_req = c->n_cmd = c->cap_cmd = 0;
+    buf_free(&c->out);
+}
