@@ -8,7 +8,9 @@
 extern const struct backend cpu_backend; /* engine/cpu */
 extern const struct backend ref_backend; /* engine/ref: plain C, double accumulation: the truth */
 
-/* device: "auto", "cpu", "ref", "cuda", "cuda-emu". ERR_NOTFOUND when a plug-in can't be loaded, with the
+/* device: "auto" (or NULL: cuda if its plug-in loads and a device opens, else cpu), "cpu", "ref", "cuda",
+ * "cuda-emu". Plug-ins are looked for beside the executable, then in the installed library folder; the
+ * environment variable STEPD_LIBDIR replaces both. ERR_NOTFOUND when a plug-in can't be loaded, with the
  * loader's reason; ERR_UNSUPPORTED on another BACKEND_ABI. Static storage. */
 int backend_find(const char *device, const struct backend **out, struct err *e);
 

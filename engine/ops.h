@@ -53,7 +53,8 @@ struct weight_desc {
     int64_t n_in;
     int n_part;
     struct weight_part part[3];
-    bool rows; /* also read by row (embedding look-up) */
+    bool rows;      /* also read by row (embedding look-up) */
+    bool only_rows; /* never multiplied: needs no packing for op_linear */
 };
 
 struct kv_desc {

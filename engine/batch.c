@@ -1,0 +1,143 @@
+/* See batch.h. */
+#include "engine/batch.h"
+#include "engine/base/mem.h"
+
+static int blocks_for(int64_t n_tok)
+{
+    return (int)((n_tok + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS);
+}
+
+int eng_batch_open(struct batch *b, const struct eng_info *lim, struct err *e)
+{
+    size_t rows = (size_t)lim->max_rows, seqs = (size_t)lim->max_seqs;
+    size_t logits = (size_t)lim->max_logit_rows, table;
+    *b = (struct batch){.lim = *lim, .stride_max = blocks_for(lim->n_ctx)};
+    if (!ck_mul(seqs, (size_t)b->stride_max, &table))
+        return err_set(e, ERR_LIMIT, "block tables of %d sequences do not fit", lim->max_seqs);
+    b->tok = mem_calloc(rows, sizeof *b->tok);
+    b->pos = mem_calloc(rows, sizeof *b->pos);
+    b->seq_start = mem_calloc(seqs + 1, sizeof *b->seq_start);
+    b->block_table = mem_calloc(table, sizeof *b->block_table);
+    b->logit_row = mem_calloc(logits, sizeof *b->logit_row);
+    b->copy_src = mem_calloc(seqs, sizeof *b->copy_src);
+    b->copy_dst = mem_calloc(seqs, sizeof *b->copy_dst);
+    b->rows = mem_calloc(logits, sizeof *b->rows);
+    b->out = mem_calloc(logits, sizeof *b->out);
+    if (b->tok && b->pos && b->seq_start && b->block_table && b->logit_row && b->copy_src &&
+        b->copy_dst && b->rows && b->out)
+        return 0;
+    eng_batch_close(b);
+    return err_set(e, ERR_NOMEM, "no memory for the step's block tables (%zu entries)", table);
+}
+
+void eng_batch_close(struct batch *b)
+{
+    free(b->tok);
+    free(b->pos);
+    free(b->seq_start);
+    free(b->block_table);
+    free(b->logit_row);
+    free(b->copy_src);
+    free(b->copy_dst);
+    free(b->rows);
+    free(b->out);
+    *b = (struct batch){0};
+}
+
+static int seq_check(const struct batch *b, const struct step_seq *s, int i, struct err *e)
+{
+    int64_t end = (int64_t)s->pos + s->n_tok;
+    if (s->n_tok < 1 || s->pos < 0 || end > b->lim.n_ctx)
+        return err_set(e, ERR_INVAL, "step: sequence %d: tokens %d at %d, context is %d", i,
+                       s->n_tok, s->pos, b->lim.n_ctx);
+    if (s->n_block < blocks_for(end))
+        return err_set(e, ERR_INVAL, "step: sequence %d: %d blocks do not cover %lld tokens", i,
+                       s->n_block, (long long)end);
+    if (s->n_logit < 0 || s->n_logit > s->n_tok)
+        return err_set(e, ERR_INVAL, "step: sequence %d: %d logit rows of %d", i, s->n_logit,
+                       s->n_tok);
+    for (int32_t t = 0; t < s->n_tok; t++)
+        if (s->tok[t] < 0 || s->tok[t] >= b->lim.n_vocab)
+            return err_set(e, ERR_INVAL, "step: sequence %d: token %d is not in 0..%d", i,
+                           s->tok[t], b->lim.n_vocab - 1);
+    for (int k = 0; k < blocks_for(end); k++)
+        if (s->block[k] < 1 || s->block[k] >= b->lim.n_block)
+            return err_set(e, ERR_INVAL, "step: sequence %d: block %d is not in 1..%d", i,
+                           s->block[k], b->lim.n_block - 1);
+    return 0;
+}
+
+static int plan_check(const struct batch *b, const struct step_plan *p, int *stride, struct err *e)
+{
+    int64_t rows = 0, logits = 0;
+    *stride = 1;
+    if (p->n_seq < 0 || p->n_seq > b->lim.max_seqs || p->n_copy < 0 || p->n_copy > b->lim.max_seqs)
+        return err_set(e, ERR_INVAL, "step: %d sequences and %d copies, limit %d", p->n_seq,
+                       p->n_copy, b->lim.max_seqs);
+    for (int i = 0; i < p->n_copy; i++)
+        if (p->copy[i].src < 1 || p->copy[i].src >= b->lim.n_block || p->copy[i].dst < 1 ||
+            p->copy[i].dst >= b->lim.n_block)
+            return err_set(e, ERR_INVAL, "step: copy %d: blocks %d to %d", i, p->copy[i].src,
+                           p->copy[i].dst);
+    for (int i = 0; i < p->n_seq; i++) {
+        const struct step_seq *s = &p->seq[i];
+        int rc = seq_check(b, s, i, e);
+        if (rc)
+            return rc;
+        rows += s->n_tok;
+        logits += s->n_logit;
+        int need = blocks_for((int64_t)s->pos + s->n_tok);
+        *stride = need > *stride ? need : *stride;
+    }
+    if (rows > b->lim.max_rows || logits > b->lim.max_logit_rows)
+        return err_set(e, ERR_INVAL, "step: %lld rows and %lld logit rows, limits %d and %d",
+                       (long long)rows, (long long)logits, b->lim.max_rows, b->lim.max_logit_rows);
+    return 0;
+}
+
+int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta *m, struct err *e)
+{
+    int stride, row = 0, logit = 0;
+    int rc = plan_check(b, p, &stride, e);
+    if (rc)
+        return rc;
+    for (int i = 0; i < p->n_copy; i++) {
+        b->copy_src[i] = p->copy[i].src;
+        b->copy_dst[i] = p->copy[i].dst;
+    }
+    for (int i = 0; i < p->n_seq; i++) {
+        const struct step_seq *s = &p->seq[i];
+        b->seq_start[i] = row;
+        int need = blocks_for((int64_t)s->pos + s->n_tok);
+        int32_t *table = b->block_table + (size_t)i * (size_t)stride;
+        for (int k = 0; k < stride; k++)
+            table[k] = k < need ? s->block[k] : 0;
+        for (int32_t t = 0; t < s->n_tok; t++, row++) {
+            b->tok[row] = s->tok[t];
+            b->pos[row] = s->pos + t;
+        }
+        for (int32_t k = 0; k < s->n_logit; k++, logit++) {
+            b->logit_row[logit] = row - s->n_logit + k;
+            b->rows[logit] = s->rows[k];
+        }
+    }
+    b->seq_start[p->n_seq] = row;
+    *m = (struct step_meta){.n_row = row,
+                            .n_seq = p->n_seq,
+                            .n_logit = logit,
+                            .tok = b->tok,
+                            .pos = b->pos,
+                            .seq_start = b->seq_start,
+                            .block_table = b->block_table,
+                            .block_stride = stride,
+                            .logit_row = b->logit_row};
+    return 0;
+}
+
+void eng_batch_scatter(const struct batch *b, const struct step_plan *p)
+{
+    int at = 0;
+    for (int i = 0; i < p->n_seq; i++)
+        for (int32_t k = 0; k < p->seq[i].n_logit; k++)
+            p->seq[i].out[k] = b->out[at++];
+}

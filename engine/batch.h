@@ -1,0 +1,26 @@
+/* From a step plan to the metadata of a device step: checks every limit, then flattens sequences to rows
+ * in arrays made once at open. Engine thread only; no allocation after open. */
+#ifndef ENGINE_BATCH_H
+#define ENGINE_BATCH_H
+
+#include "engine/engine.h"
+
+struct batch {
+    struct eng_info lim; /* limits that a plan must keep */
+    int stride_max;      /* blocks of the longest sequence */
+    int32_t *tok, *pos, *seq_start, *block_table, *logit_row;
+    int32_t *copy_src, *copy_dst; /* [max_seqs] */
+    struct sample_row *rows;      /* [max_logit_rows], plan order */
+    struct sample_out *out;
+};
+
+/* ERR_NOMEM leaves nothing behind. */
+int eng_batch_open(struct batch *b, const struct eng_info *lim, struct err *e);
+void eng_batch_close(struct batch *b);
+
+/* Fill b and m from p. ERR_INVAL names the sequence and what is wrong; b is then unspecified. */
+int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta *m, struct err *e);
+/* Hand b->out to the plan's `out` arrays. */
+void eng_batch_scatter(const struct batch *b, const struct step_plan *p);
+
+#endif

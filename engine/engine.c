@@ -1,0 +1,192 @@
+/* The door: open, step, logits, close. See engine.h. */
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static bool device_is_null(const struct eng_opts *o)
+{
+    return o->device && !strcmp(o->device, "null");
+}
+
+static int device_open(struct engine *g, const struct eng_opts *o, struct err *e)
+{
+    struct model *m = &g->l.model;
+    struct backend_opts bo = {
+        .n_threads = o->n_threads, .pin = !o->no_pin, .isa = o->isa, .precision = o->precision};
+    struct backend_info bi = {0};
+    int rc = m->be->open(&m->dev, &bo, e);
+    if (rc)
+        return rc;
+    m->be->info(m->dev, &bi);
+    snprintf(g->l.info.backend, sizeof g->l.info.backend, "%s", bi.name);
+    rc = model_work_open(m, bi.act_dtype, g->l.info.max_rows, g->l.info.max_logit_rows, e);
+    if (rc)
+        return rc;
+    g->l.info.work_bytes = m->work.bytes;
+    rc = m->be->kv_open(m->dev, &m->kv, &g->l.kv, e);
+    if (rc)
+        return rc;
+    rc = weights_open(&g->weights, g->l.weights, m->be, m->dev, e);
+    return rc ? rc : model_rope_open(m, e);
+}
+
+static int logits_open(struct engine *g, struct err *e)
+{
+    size_t n;
+    if (!ck_mul((size_t)g->l.info.max_logit_rows, (size_t)g->l.info.n_vocab, &n))
+        return err_set(e, ERR_LIMIT, "kept logits do not fit in memory");
+    g->logits = mem_calloc(n, sizeof *g->logits);
+    return g->logits ? 0 : err_set(e, ERR_NOMEM, "no memory for %zu kept logits", n);
+}
+
+static int engine_fill(struct engine *g, const struct eng_opts *o, struct err *e)
+{
+    int rc = device_is_null(o) ? eng__null_open(&g->null, &g->l.info, &g->l.mem, o, e)
+                               : eng__layout_open(&g->l, o, e);
+    if (rc || (rc = eng_batch_open(&g->batch, &g->l.info, e)))
+        return rc;
+    if (g->null)
+        return 0;
+    if (o->keep_logits && (rc = logits_open(g, e)))
+        return rc;
+    return device_open(g, o, e);
+}
+
+int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
+{
+    *out = NULL;
+    struct engine *g = mem_calloc(1, sizeof *g);
+    if (!g)
+        return err_set(e, ERR_NOMEM, "no memory for the engine");
+    int rc = engine_fill(g, o, e);
+    if (rc) {
+        eng_close(g);
+        return rc;
+    }
+    const struct eng_info *i = &g->l.info;
+    log_info("engine", "arch=%s backend=\"%s\" n_ctx=%d blocks=%d weights_mib=%zu kv_mib=%zu",
+             i->arch, i->backend, i->n_ctx, i->n_block, i->weight_bytes >> 20, i->kv_bytes >> 20);
+    *out = g;
+    return 0;
+}
+
+void eng_close(struct engine *g)
+{
+    if (!g)
+        return;
+    struct model *m = &g->l.model;
+    if (m->dev) {
+        weights_close(g->weights);
+        model_rope_close(m);
+        model_work_close(m);
+        if (m->kv)
+            m->be->kv_close(m->dev, m->kv);
+        m->be->close(m->dev);
+    }
+    eng__null_close(g->null);
+    eng_batch_close(&g->batch);
+    free(g->logits);
+    eng__layout_close(&g->l);
+    free(g);
+}
+
+const struct eng_info *eng_info(const struct engine *g)
+{
+    return &g->l.info;
+}
+
+/* Everything that talks to the device; *what names the operation that failed. */
+static int step_run(struct engine *g, const struct step_plan *p, const struct step_meta *meta,
+                    const char **what)
+{
+    struct model *m = &g->l.model;
+    struct batch *b = &g->batch;
+    int rc = 0;
+    *what = "kv_copy";
+    if (p->n_copy > 0 &&
+        (rc = m->be->kv_copy(
+             m->dev, &(struct op_kv_copy){
+                         .kv = m->kv, .src = b->copy_src, .dst = b->copy_dst, .n = p->n_copy})))
+        return rc;
+    *what = "step_begin";
+    if (meta->n_row > 0) {
+        rc = m->be->step_begin(m->dev, meta);
+        if (rc)
+            return rc;
+        rc = m->arch->forward(m, meta);
+        *what = m->failed_op;
+        if (rc)
+            return rc;
+    }
+    struct tensor logits = model_rows(m->work.logits, meta->n_logit);
+    if (meta->n_logit > 0 && g->logits) {
+        *what = "read";
+        rc = m->be->read(m->dev, logits.buf, logits.off, g->logits,
+                         (size_t)meta->n_logit * (size_t)g->l.info.n_vocab * sizeof *g->logits);
+        if (rc)
+            return rc;
+    }
+    *what = "sample";
+    if (meta->n_logit > 0 &&
+        (rc = m->be->sample(m->dev,
+                            &(struct op_sample){.logits = logits, .rows = b->rows, .out = b->out})))
+        return rc;
+    *what = "sync";
+    return m->be->sync(m->dev);
+}
+
+int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+{
+    struct step_meta meta;
+    const char *what = "";
+    if (g->failed.code)
+        return err_set(e, g->failed.code, "%s", g->failed.text);
+    int rc = eng_batch_build(&g->batch, p, &meta, e);
+    if (rc)
+        return rc;
+    g->n_logit = meta.n_logit;
+    if (g->null) {
+        eng__null_step(g->null, &g->batch, meta.n_logit);
+    } else {
+        rc = step_run(g, p, &meta, &what);
+        if (rc) { /* a step half done leaves KV in an unknown state: no way on */
+            err_set(&g->failed, ERR_DEVICE, "step: op %s of %d rows failed: %s", what, meta.n_row,
+                    err_name(rc));
+            return err_set(e, ERR_DEVICE, "%s", g->failed.text);
+        }
+    }
+    eng_batch_scatter(&g->batch, p);
+    return 0;
+}
+
+int eng_logits(struct engine *g, int i, float *dst)
+{
+    if (!g->logits || i < 0 || i >= g->n_logit)
+        return ERR_INVAL;
+    size_t n = (size_t)g->l.info.n_vocab;
+    memcpy(dst, g->logits + (size_t)i * n, n * sizeof *dst);
+    return 0;
+}
+
+int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
+{
+    if (device_is_null(o)) {
+        struct null_device *n = NULL;
+        struct eng_info info = {0};
+        int rc = eng__null_open(&n, &info, out, o, e);
+        eng__null_close(n);
+        return rc;
+    }
+    struct layout *l = mem_calloc(1, sizeof *l);
+    if (!l)
+        return err_set(e, ERR_NOMEM, "no memory for the plan");
+    int rc = eng__layout_open(l, o, e);
+    if (!rc)
+        *out = l->mem;
+    eng__layout_close(l);
+    free(l);
+    return rc;
+}

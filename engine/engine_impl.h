@@ -1,0 +1,51 @@
+/* Inside of the engine, shared by engine.c, layout.c and null.c. Engine thread only. */
+#ifndef ENGINE_ENGINE_IMPL_H
+#define ENGINE_ENGINE_IMPL_H
+
+#include "engine/backend.h"
+#include "engine/batch.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+#include "engine/models/model.h"
+
+struct null_device; /* scripted tokens instead of a model */
+
+/* Everything that follows from options and file before a device is opened.
+ *
+ *   gguf --> model.hp --> weight_plan (points into gguf; slots in model)
+ *                     \-> kv_desc, limits, memory                         */
+struct layout {
+    struct gguf *file;
+    struct model model; /* hp, arch, be, layer slots */
+    struct weight_plan *weights;
+    struct kv_desc kv;
+    struct eng_info info;
+    struct eng_memory mem;
+};
+
+struct engine {
+    struct layout l;
+    struct weight_set *weights;
+    struct batch batch;
+    float *logits; /* [max_logit_rows, n_vocab] copy with keep_logits, else NULL */
+    int n_logit;   /* of the last step */
+    struct null_device *null;
+    struct err failed; /* code != 0: the device failed; sticky */
+};
+
+/* On failure l is empty. device "null" is refused: it has no layout. */
+int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e);
+void eng__layout_close(struct layout *l);
+/* Limits of a step from options; ERR_INVAL names the option. */
+int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err *e);
+/* Open the file at o->path; a folder gets a clear answer. */
+int eng__file_open(struct gguf **out, const struct eng_opts *o, struct err *e);
+
+/* Opens the file for its vocabulary, fills info and mem, closes it. */
+int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_memory *mem,
+                   const struct eng_opts *o, struct err *e);
+void eng__null_close(struct null_device *n);
+/* Answer every logit row of the batch. */
+void eng__null_step(const struct null_device *n, struct batch *b, int n_logit);
+
+#endif

@@ -1,0 +1,163 @@
+/* From options and file to sizes: architecture, hyper-parameters, weight plan, limits, memory. Nothing of
+ * a device is opened here, so the memory plan and the load share every check. */
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/engine_impl.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#define LAYOUT_VERSION 1 /* raise when KV bytes of equal inputs change */
+
+int eng__file_open(struct gguf **out, const struct eng_opts *o, struct err *e)
+{
+    struct stat st;
+    *out = NULL;
+    if (!o->path || !o->path[0])
+        return err_set(e, ERR_INVAL, "no model file is given");
+    if (!stat(o->path, &st) && S_ISDIR(st.st_mode))
+        return err_set(e, ERR_UNSUPPORTED, "%s is a folder; this build reads .gguf files", o->path);
+    return gguf_open(out, o->path, e);
+}
+
+static int limit(int *out, const char *name, int value, int standard, int max, struct err *e)
+{
+    if (value < 0 || value > max)
+        return err_set(e, ERR_INVAL, "%s is %d, expected 0 to %d", name, value, max);
+    *out = value ? value : standard;
+    return 0;
+}
+
+int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err *e)
+{
+    int rc = limit(&info->max_seqs, "max_seqs", o->max_seqs, 64, 65536, e);
+    if (rc || (rc = limit(&info->max_rows, "max_rows", o->max_rows, 512, 1 << 20, e)))
+        return rc;
+    info->block_len = KV_BLOCK_TOKENS;
+    return limit(&info->max_logit_rows, "max_logit_rows", o->max_logit_rows, info->max_seqs + 64,
+                 1 << 20, e);
+}
+
+static int arch_find(struct layout *l, struct err *e)
+{
+    struct view name;
+    int rc = gguf_get_str(l->file, "general.architecture", &name, e);
+    if (rc == ERR_NOTFOUND)
+        return err_set(e, ERR_NOTFOUND, "key general.architecture is missing");
+    if (rc)
+        return rc;
+    l->model.arch = model_arch_find(name);
+    if (!l->model.arch)
+        return err_set(e, ERR_UNSUPPORTED, "architecture \"%.*s\" is not known; known: %s",
+                       (int)(name.len > 40 ? 40 : name.len), name.p, model_arch_list());
+    snprintf(l->info.arch, sizeof l->info.arch, "%s", l->model.arch->name);
+    return 0;
+}
+
+static int weights_find(struct layout *l, struct err *e)
+{
+    struct model *m = &l->model;
+    m->layer = mem_calloc((size_t)m->hp.n_layer, sizeof *m->layer);
+    if (!m->layer)
+        return err_set(e, ERR_NOMEM, "no memory for %d layers", m->hp.n_layer);
+    struct weight_table t = {.row = m->arch->weight,
+                             .n_row = m->arch->n_weight,
+                             .dim = m->hp.dim,
+                             .n_layer = m->hp.n_layer,
+                             .global = m,
+                             .layer = m->layer,
+                             .layer_bytes = sizeof *m->layer};
+    return weights_plan_open(&l->weights, l->file, &t, e);
+}
+
+/* Same inputs, same KV bytes: prefixes of another layout must never be taken for equal. */
+static uint64_t layout_id(const struct layout *l, const struct eng_opts *o)
+{
+    const uint64_t parts[] = {
+        LAYOUT_VERSION,           (uint64_t)l->kv.dtype,
+        (uint64_t)l->kv.n_layer,  (uint64_t)l->kv.n_kv_head,
+        (uint64_t)l->kv.head_dim, (uint64_t)o->precision,
+        KV_BLOCK_TOKENS,
+    };
+    uint64_t h = 0;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        h = hash_u64(h ^ parts[i]);
+    return h;
+}
+
+static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
+{
+    struct model *m = &l->model;
+    struct eng_memory *mem = &l->mem;
+    struct kv_plan kv;
+    size_t fixed;
+    l->kv = (struct kv_desc){
+        .n_layer = m->hp.n_layer, .n_kv_head = m->hp.n_kv_head, .head_dim = m->hp.head_dim};
+    int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv.dtype, e);
+    if (rc)
+        return rc;
+    mem->file = gguf_file_bytes(l->file);
+    mem->weights = weights_plan_bytes(l->weights, m->be, o->precision);
+    mem->available = eng_memory_available("");
+    /* f32 is the widest activation of any backend. */
+    rc = model_work_open(m, DT_F32, l->info.max_rows, l->info.max_logit_rows, e);
+    if (rc)
+        return rc;
+    mem->work = m->work.bytes;
+    if (!ck_add(mem->weights, mem->work, &fixed))
+        return err_set(e, ERR_LIMIT, "the weights do not fit in memory");
+    struct kv_request r = {.dtype = o->kv_dtype,
+                           .precision = o->precision,
+                           .kv_bytes = o->kv_bytes,
+                           .n_ctx = o->n_ctx,
+                           .n_ctx_model = m->hp.n_ctx,
+                           .max_seqs = l->info.max_seqs,
+                           .available = mem->available,
+                           .fixed = fixed};
+    rc = eng_kv_plan(&kv, &l->kv, &r, m->be, e);
+    if (rc)
+        return rc;
+    mem->kv = kv.bytes;
+    mem->kv_per_token = kv.block_bytes / KV_BLOCK_TOKENS;
+    mem->n_ctx = l->info.n_ctx = kv.n_ctx;
+    mem->n_block = l->info.n_block = kv.n_block;
+    mem->total = fixed + kv.bytes; /* eng_kv_plan kept it under `available` */
+    return 0;
+}
+
+static int layout_fill(struct layout *l, const struct eng_opts *o, struct err *e)
+{
+    int rc = eng__limits_set(&l->info, o, e);
+    if (rc || (rc = backend_find(o->device, &l->model.be, e)) ||
+        (rc = eng__file_open(&l->file, o, e)) || (rc = arch_find(l, e)) ||
+        (rc = l->model.arch->hparams(&l->model.hp, l->file, e)) || (rc = weights_find(l, e)) ||
+        (rc = memory_set(l, o, e)))
+        return rc;
+    l->info.n_vocab = l->model.hp.n_vocab;
+    l->info.weight_bytes = l->mem.weights;
+    l->info.kv_bytes = l->mem.kv;
+    l->info.work_bytes = l->mem.work;
+    l->info.layout_id = layout_id(l, o);
+    return 0;
+}
+
+int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
+{
+    *l = (struct layout){0};
+    /* Defaults that a file may leave out. */
+    l->model.hp = (struct model_hp){
+        .rope_base = 10000, .rope_factor = 1, .rope_beta_fast = 32, .rope_beta_slow = 1};
+    int rc = layout_fill(l, o, e);
+    if (rc)
+        eng__layout_close(l);
+    return rc;
+}
+
+void eng__layout_close(struct layout *l)
+{
+    weights_plan_close(l->weights);
+    gguf_close(l->file);
+    free(l->model.layer);
+    *l = (struct layout){0};
+}

@@ -1,0 +1,57 @@
+/* From a weight table to opened weights. A model describes its tensors as rows (which names are stacked
+ * into which slot, with which dimensions); this module finds them in the file, checks every shape and
+ * format before anything is allocated on the device, hands matrices to the backend and puts vectors,
+ * decoded to f32, into one device buffer. Refuses a file that lacks a tensor or holds one that no row
+ * claims. Engine thread (plans: any thread). */
+#ifndef ENGINE_LOAD_WEIGHTS_H
+#define ENGINE_LOAD_WEIGHTS_H
+
+#include "engine/load/gguf.h"
+#include "engine/ops.h"
+
+enum weight_flag {
+    WEIGHT_VECTOR = 1,    /* f32 tensor [sum of n_out]; else a matrix [sum of n_out, n_in] */
+    WEIGHT_OPTIONAL = 2,  /* all parts or none; the slot stays zero when absent */
+    WEIGHT_ROWS = 4,      /* also read by row (embedding) */
+    WEIGHT_ROWS_TIED = 8, /* with WEIGHT_ROWS: multiplied too when `tied_by` is absent */
+    WEIGHT_GLOBAL = 16,   /* one in the model, not one a layer */
+};
+
+/* The name of a layer's tensor is "blk.N." + name. */
+struct weight_row {
+    const char *name[3]; /* 1 to 3 parts, stacked along n_out; NULL ends */
+    unsigned flags;
+    int n_in;     /* index into weight_table.dim; matrices only */
+    int n_out[3]; /* index into weight_table.dim */
+    size_t slot;  /* offset of `struct dev_weight *` or `struct tensor` in the (layer) struct */
+    const char *tied_by; /* see WEIGHT_ROWS_TIED */
+};
+
+struct weight_table {
+    const struct weight_row *row;
+    int n_row;
+    const int64_t *dim; /* dimension values, by the model's own indices */
+    int n_layer;
+    void *global; /* base of WEIGHT_GLOBAL slots */
+    void *layer;  /* base of layer slots: n_layer structs of layer_bytes */
+    size_t layer_bytes;
+};
+
+struct weight_plan; /* every tensor found and checked; points into the gguf */
+/* ERR_NOTFOUND: a tensor is missing; ERR_INVAL: wrong shape (text has both) or format; ERR_UNSUPPORTED:
+ * a tensor that the model does not know. */
+int weights_plan_open(struct weight_plan **out, const struct gguf *g, const struct weight_table *t,
+                      struct err *e);
+void weights_plan_close(struct weight_plan *p); /* NULL is fine */
+/* Bytes after packing by this backend, vectors included. */
+size_t weights_plan_bytes(const struct weight_plan *p, const struct backend *be,
+                          enum eng_precision precision);
+
+struct weight_set; /* opened weights; owns them */
+/* Fills the slots of the table that the plan was made from. File pages that a packed weight no longer
+ * needs are given back to the kernel as it goes. On failure slots are unspecified and nothing is held. */
+int weights_open(struct weight_set **out, const struct weight_plan *p, const struct backend *be,
+                 struct dev *dev, struct err *e);
+void weights_close(struct weight_set *s); /* NULL is fine; before the device closes */
+
+#endif

@@ -1,0 +1,167 @@
+/* Device "null": no weights, no KV; every row gets a scripted token at no cost, so that a measurement
+ * sees scheduler and server alone. Tokens are ordinary words of the file's vocabulary (never control
+ * tokens), chosen by (seed, position); an answer ends by max_tokens. Keeps a row's target, bans and mask. */
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/engine_impl.h"
+
+#include <math.h>
+#include <stdio.h>
+
+#define WORDS_MAX    512
+#define NULL_CONTEXT 8192 /* tokens, when the file does not say */
+#define TYPE_NORMAL  1    /* tokenizer.ggml.token_type */
+
+struct null_device {
+    int32_t n_vocab;
+    int n_word;
+    int32_t word[WORDS_MAX];
+};
+
+/* Letters only, after an optional word mark of byte-level BPE (U+0120) or SentencePiece (U+2581): such
+ * tokens are whole characters for every detokenizer. */
+static bool is_word(struct view s)
+{
+    size_t i = 0;
+    if (view_starts(s, "\xC4\xA0"))
+        i = 2;
+    else if (view_starts(s, "\xE2\x96\x81"))
+        i = 3;
+    if (s.len < i + 2)
+        return false;
+    for (; i < s.len; i++)
+        if (!((s.p[i] >= 'a' && s.p[i] <= 'z') || (s.p[i] >= 'A' && s.p[i] <= 'Z')))
+            return false;
+    return true;
+}
+
+static int vocab_read(struct null_device *n, const struct gguf *g, struct err *e)
+{
+    const struct gguf_kv *tok = gguf_kv_find(g, "tokenizer.ggml.tokens");
+    const struct gguf_kv *type = gguf_kv_find(g, "tokenizer.ggml.token_type");
+    if (!tok || tok->type != GGUF_ARRAY || tok->elem != GGUF_STRING || tok->n == 0 ||
+        tok->n > (1 << 24))
+        return err_set(e, ERR_NOTFOUND, "key tokenizer.ggml.tokens is missing or no string list");
+    bool typed = type && type->type == GGUF_ARRAY && type->n == tok->n &&
+                 (type->elem == GGUF_I32 || type->elem == GGUF_U32);
+    n->n_vocab = (int32_t)tok->n;
+    const struct gguf_tensor *embd = gguf_tensor_find(g, "token_embd.weight");
+    if (embd && embd->n_dim == 2 && embd->dim[1] > n->n_vocab && embd->dim[1] <= (1 << 24))
+        n->n_vocab = (int32_t)embd->dim[1];
+    for (uint64_t i = 0; i < tok->n && n->n_word < WORDS_MAX; i++)
+        if ((!typed || gguf_arr_int(type, i) == TYPE_NORMAL) && is_word(gguf_arr_str(tok, i)))
+            n->word[n->n_word++] = (int32_t)i;
+    if (n->n_word == 0)
+        return err_set(e, ERR_UNSUPPORTED, "tokenizer.ggml.tokens holds no word of letters");
+    return 0;
+}
+
+static int info_fill(const struct null_device *n, struct eng_info *info, struct eng_memory *mem,
+                     const struct gguf *g, const struct eng_opts *o, struct err *e)
+{
+    char key[96];
+    struct view arch = VIEW_LIT("null");
+    uint32_t ctx = NULL_CONTEXT;
+    int rc = gguf_get_str(g, "general.architecture", &arch, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    snprintf(info->arch, sizeof info->arch, "%.*s", (int)(arch.len > 31 ? 31 : arch.len), arch.p);
+    snprintf(key, sizeof key, "%s.context_length", info->arch);
+    rc = gguf_get_u32(g, key, &ctx, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    if (ctx < 1 || ctx > (1 << 26))
+        return err_set(e, ERR_INVAL, "key %s is %u", key, ctx);
+    if (o->n_ctx < 0 || (uint32_t)o->n_ctx > ctx)
+        return err_set(e, ERR_LIMIT, "n_ctx is %d; the model's context is %u tokens", o->n_ctx,
+                       ctx);
+    rc = eng__limits_set(info, o, e);
+    if (rc)
+        return rc;
+    info->n_ctx = o->n_ctx ? o->n_ctx : (int32_t)ctx;
+    info->n_vocab = n->n_vocab;
+    int64_t seqs = info->max_seqs > 4 ? info->max_seqs / 4 : 1;
+    int64_t full = (info->n_ctx + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    int64_t blocks = full * seqs + 1;
+    info->n_block = (int32_t)(blocks > INT32_MAX ? INT32_MAX : blocks);
+    snprintf(info->backend, sizeof info->backend, "null");
+    info->layout_id = hash_u64(n->n_word == 0);
+    *mem = (struct eng_memory){.file = gguf_file_bytes(g),
+                               .n_ctx = info->n_ctx,
+                               .n_block = info->n_block,
+                               .available = eng_memory_available("")};
+    return 0;
+}
+
+int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_memory *mem,
+                   const struct eng_opts *o, struct err *e)
+{
+    struct gguf *g = NULL;
+    struct null_device *n = mem_calloc(1, sizeof *n);
+    *out = NULL;
+    if (!n)
+        return err_set(e, ERR_NOMEM, "no memory for the null device");
+    int rc = eng__file_open(&g, o, e);
+    if (!rc)
+        rc = vocab_read(n, g, e);
+    if (!rc)
+        rc = info_fill(n, info, mem, g, o, e);
+    gguf_close(g);
+    if (rc) {
+        free(n);
+        return rc;
+    }
+    *out = n;
+    return 0;
+}
+
+void eng__null_close(struct null_device *n)
+{
+    free(n);
+}
+
+static bool is_allowed(const struct sample_row *r, int32_t t)
+{
+    if (r->mask && !(r->mask[t / 32] >> (t % 32) & 1))
+        return false;
+    for (int i = 0; i < r->n_ban; i++)
+        if (r->ban[i] == t)
+            return false;
+    return true;
+}
+
+static int32_t token_choose(const struct null_device *n, const struct sample_row *r)
+{
+    if (r->target >= 0)
+        return r->target;
+    uint64_t h = hash_u64(r->seed + r->position);
+    for (int i = 0; i < n->n_word; i++) {
+        int32_t t = n->word[(h + (uint64_t)i) % (uint64_t)n->n_word];
+        if (is_allowed(r, t))
+            return t;
+    }
+    for (int32_t t = 0; t < n->n_vocab; t++) /* a mask without any word */
+        if (is_allowed(r, t))
+            return t;
+    return n->word[0];
+}
+
+void eng__null_step(const struct null_device *n, struct batch *b, int n_logit)
+{
+    for (int i = 0; i < n_logit; i++) {
+        struct sample_out *o = &b->out[i];
+        *o = (struct sample_out){.token = token_choose(n, &b->rows[i]), .rank = 1};
+        o->logprob = -0.5f;
+        o->n_top = b->rows[i].n_top < 0 ? 0 : b->rows[i].n_top;
+        if (o->n_top > n->n_vocab)
+            o->n_top = n->n_vocab;
+        /* The chosen token first, then the lowest other ids; each as likely as half of the one before. */
+        int32_t next = 0;
+        for (int k = 0; k < o->n_top; k++) {
+            if (k && next == o->token)
+                next++;
+            o->top_id[k] = k ? next++ : o->token;
+            o->top_logprob[k] = o->logprob - (float)k * (float)M_LN2;
+        }
+    }
+}
