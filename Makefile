@@ -69,12 +69,66 @@ $(B)/tests/%: $(B)/tests/%.o $$(TEST_EXTRA_$$(firstword $$(subst /, ,$$*))) $(HE
 # test-<group>: build and run the C tests of one group, e.g. make test-unit
 in_group = $(foreach t,$(TESTS),$(if $(filter $(1),$(notdir $(patsubst %/,%,$(dir $(t))))),$(t)))
 test-%: $$(call in_group,$$*)
-	@set -e; for t in $^; do case $$t in */tests/*/test_*) echo "== $$t"; $$t;; esac; done
+	@$(PYTHON) tests/run.py --parallel $^
+
+# Everything of one variant: C tests two at a time, then what measures time or starts daemons.
+PY_TESTS := $(wildcard tests/*/test_*.py)
+C_PARALLEL = $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
+tests: $(TESTS) $(B)/stepd
+check: tests
+	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) --serial $(call in_group,models) $(addprefix $(VARIANT)=,$(PY_TESTS))
+
+MODEL   ?= smollm2-135m
+export STEPD_MODELS ?= $(CURDIR)/models
+pull: $(B)/stepd
+	@$(B)/stepd pull $(MODEL)
+
+# The two commands of the README.
+run:
+	@conf/setup.sh build
+	@$(MAKE) -s -j2 all
+	@$(MAKE) -s pull
+	@exec $(B)/stepd serve $(MODEL) $(ARGS)
+
+# The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) asan=tests/api/test_http.py
+TSAN_SHORT = build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
+test:
+	@conf/setup.sh test
+	@$(MAKE) -s lint
+	@$(MAKE) -s -j2 tests
+	@$(MAKE) -s pull
+	@$(MAKE) -s -j2 VARIANT=asan $(filter build/%,$(ASAN_SHORT)) build/asan/stepd
+	@$(MAKE) -s -j2 VARIANT=tsan $(filter build/%,$(TSAN_SHORT)) build/tsan/stepd
+	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) $(filter build/%,$(ASAN_SHORT) $(TSAN_SHORT)) \
+	  --serial $(call in_group,models) $(addprefix release=,$(PY_TESTS)) $(filter %.py,$(ASAN_SHORT) $(TSAN_SHORT))
+
+# Whole suites under the sanitizers; `make test` runs a short form of both.
+asan tsan:
+	@conf/setup.sh test
+	@$(MAKE) -s -j2 VARIANT=$@ tests
+	@$(MAKE) -s VARIANT=$@ check
+
+lint:
+	@$(PYTHON) tests/lint/deps.py
+	@$(PYTHON) tests/lint/size.py
+
+bench: all
+	@conf/setup.sh bench
+	@$(MAKE) -s pull
+	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
+
+install: all
+	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
+	install -D -m 644 conf/models.ini $(DESTDIR)$(PREFIX)/share/stepd/models.ini
+	install -D -m 644 conf/stepd.ini $(DESTDIR)$(PREFIX)/share/stepd/stepd.ini.sample
+	install -D -m 644 conf/stepd.service $(DESTDIR)$(PREFIX)/lib/systemd/system/stepd.service
+	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf
 
 clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all lib clean run test lint bench asan tsan fuzz install
+.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz install
 .DELETE_ON_ERROR:
 .SECONDARY:

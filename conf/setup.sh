@@ -1,0 +1,74 @@
+#!/bin/sh
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|bench ...
+# Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
+# Nothing is done, and nothing is asked for, when everything is there.
+set -eu
+cd "$(dirname "$0")/.."
+
+BUILD_DEBS="gcc libc6-dev make pkg-config python3 python3-pip ca-certificates libmicrohttpd-dev libuv1-dev
+  libjansson-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libinih-dev libgnutls28-dev"
+TEST_DEBS="libcmocka-dev python3-venv xz-utils curl procps openssl systemd"
+BENCH_DEBS="python3-venv"
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+
+missing_debs() {
+    for p in "$@"; do
+        [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || printf '%s ' "$p"
+    done
+}
+
+as_root() {
+    if [ "$(id -u)" = 0 ]; then "$@"
+    elif command -v sudo >/dev/null; then sudo "$@"
+    else say "not root and no sudo; run this yourself: $*"; exit 1
+    fi
+}
+
+debs() {
+    if ! command -v dpkg-query >/dev/null; then
+        say "this is no Debian-like system; install the equivalents of: $*"
+        pkg-config --exists libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls && return
+        exit 1
+    fi
+    todo=$(missing_debs "$@")
+    [ -z "$todo" ] && return
+    say "installing $todo"
+    # shellcheck disable=SC2086
+    if ! as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $todo >build/setup.log 2>&1; then
+        as_root apt-get update >build/setup.log 2>&1 || { cat build/setup.log >&2; say "apt-get update failed"; exit 1; }
+        as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $todo >build/setup.log 2>&1 ||
+            { tail -20 build/setup.log >&2; say "apt-get install failed; the whole log is build/setup.log"; exit 1; }
+    fi
+}
+
+# venv FOLDER REQUIREMENTS: made once, remade when the requirements change.
+venv() {
+    stamp="$1/.$(sha256sum "$2" | cut -c1-16)"
+    [ -e "$stamp" ] && return
+    say "making $1 for $2"
+    [ -x "$1/bin/pip" ] || python3 -m venv "$1"
+    "$1/bin/pip" install -q --disable-pip-version-check -r "$2"
+    touch "$stamp"
+}
+
+# The Node SDK; node itself comes with the Python requirements (Debian 12's is too old for it).
+node_sdk() {
+    stamp="tests/api/node/node_modules/.$(sha256sum tests/api/node/package.json | cut -c1-16)"
+    [ -e "$stamp" ] && return
+    say "installing the Node SDK"
+    top=$PWD
+    (cd tests/api/node && PATH="$top/.venv/bin:$PATH" "$top/.venv/bin/npm" install --silent --no-audit --no-fund >/dev/null)
+    touch "$stamp"
+}
+
+mkdir -p build
+for stage in "$@"; do
+    # shellcheck disable=SC2086
+    case "$stage" in
+    build) debs $BUILD_DEBS ;;
+    test) debs $BUILD_DEBS $TEST_DEBS; venv .venv tests/requirements.txt; node_sdk ;;
+    bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
+    *) say "unknown stage $stage"; exit 2 ;;
+    esac
+done
