@@ -1,0 +1,303 @@
+/* See gemm.h. Packs weights, converts activations, and splits a product into tasks; knows no ISA. A split
+ * never cuts the reduction, so results do not depend on it. */
+#include "engine/base/mem.h"
+#include "engine/cpu/gemm_impl.h"
+
+#include <sys/mman.h>
+
+#define N_IN_MAX (1 << 26)
+
+struct part {
+    enum gemm_layout layout;
+    enum quant_fmt fmt;
+    const uint8_t *data; /* while packing */
+    size_t row_bytes, panel_bytes;
+    int64_t n_out, col, n_panel;
+    uint8_t *panel;
+};
+
+struct cpu_packed {
+    const struct cpu_gemm_kern *k;
+    enum eng_precision precision;
+    int64_t n_in, n_out;
+    int n_part;
+    struct part part[3];
+    bool want_xb, want_xs32, want_xs16; /* which converted activations the kernels read */
+    void *mem;
+};
+
+static int part_init(struct part *p, const struct weight_desc *w, int i, int lanes, struct err *e)
+{
+    const struct weight_part *src = &w->part[i];
+    const struct quant_format *f = quant_format_get((uint32_t)src->fmt);
+    p->layout = gemm__layout(src->fmt);
+    if (!f || p->layout == GL_N)
+        return err_set(e, ERR_UNSUPPORTED, "%s: weight format %d is not known", w->name,
+                       (int)src->fmt);
+    int align = f->block_len > GEMM_CHUNK ? f->block_len : GEMM_CHUNK;
+    if (w->n_in <= 0 || w->n_in > N_IN_MAX || w->n_in % align)
+        return err_set(e, ERR_INVAL, "%s: row length %lld is not a multiple of %d for %s", w->name,
+                       (long long)w->n_in, align, f->name);
+    if (src->n_out <= 0 || src->n_out > INT32_MAX || !quant_row_bytes(f, w->n_in, &p->row_bytes))
+        return err_set(e, ERR_INVAL, "%s: %lld rows are not in 1..%d", w->name,
+                       (long long)src->n_out, INT32_MAX);
+    p->fmt = src->fmt;
+    p->data = src->data;
+    p->n_out = src->n_out;
+    p->n_panel = (src->n_out + lanes - 1) / lanes;
+    p->panel_bytes = gemm__panel_bytes(p->layout, w->n_in, lanes);
+    return 0;
+}
+
+/* Parts and sizes; no memory yet. */
+static int packed_init(struct cpu_packed *o, const struct weight_desc *w, int lanes, size_t *bytes,
+                       struct err *e)
+{
+    if (w->n_part < 1 || w->n_part > 3)
+        return err_set(e, ERR_INVAL, "%s: %d parts are not in 1..3", w->name, w->n_part);
+    *bytes = 0;
+    o->n_in = w->n_in;
+    o->n_part = w->n_part;
+    for (int i = 0; i < w->n_part; i++) {
+        int rc = part_init(&o->part[i], w, i, lanes, e);
+        if (rc)
+            return rc;
+        size_t n;
+        if (!ck_mul((size_t)o->part[i].n_panel, o->part[i].panel_bytes, &n) ||
+            !ck_add(*bytes, n, bytes))
+            return err_set(e, ERR_NOMEM, "%s: too large", w->name);
+        o->part[i].col = o->n_out;
+        o->n_out += o->part[i].n_out;
+    }
+    return 0;
+}
+
+struct pack_job {
+    struct cpu_packed *w;
+    const struct part *part;
+    int64_t per_task;
+};
+
+static void pack_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct pack_job *j = arg;
+    const struct part *p = j->part;
+    const int lanes = j->w->k->lanes;
+    int64_t at = task * j->per_task,
+            end = at + j->per_task < p->n_panel ? at + j->per_task : p->n_panel;
+    for (; at < end; at++) {
+        int64_t row = at * lanes, n = p->n_out - row;
+        gemm__panel_pack(p->panel + (size_t)at * p->panel_bytes, lanes, p->fmt, j->w->n_in,
+                         p->data + (size_t)row * p->row_bytes, p->row_bytes,
+                         n < lanes ? (int)n : lanes);
+    }
+}
+
+int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
+                    const struct weight_desc *w, struct cpu_pool *pool, struct err *e)
+{
+    if (p == PRECISION_INT8)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "precision int8: the CPU backend has no 8-bit activation kernels");
+    struct cpu_packed *o = mem_calloc(1, sizeof *o);
+    if (!o)
+        return err_set(e, ERR_NOMEM, "%s: out of memory", w->name);
+    o->k = k;
+    o->precision = p;
+    size_t bytes, total;
+    int rc = packed_init(o, w, k->lanes, &bytes, e);
+    if (rc)
+        goto out;
+    /* Not zeroed: the packing tasks touch the pages first, on all workers. */
+    if (!ck_add(bytes, 64, &total) || !(o->mem = mem_alloc(total))) {
+        rc = err_set(e, ERR_NOMEM, "%s: %zu bytes for the packed weight can't be had", w->name,
+                     bytes);
+        goto out;
+    }
+    uint8_t *at = (uint8_t *)gemm_pad64((uintptr_t)o->mem);
+    const uintptr_t huge = 2u << 20, from = ((uintptr_t)at + huge - 1) & ~(huge - 1);
+    if (from + huge <= (uintptr_t)at + bytes) /* fewer faults and TLB misses; only a hint */
+        (void)madvise((void *)from, ((uintptr_t)at + bytes - from) & ~(huge - 1), MADV_HUGEPAGE);
+    for (int i = 0; i < o->n_part; i++) {
+        struct part *q = &o->part[i];
+        const bool fast = p == PRECISION_DEFAULT;
+        const struct gemm_spec s = gemm__spec(q->layout);
+        q->panel = at;
+        at += (size_t)q->n_panel * q->panel_bytes;
+        o->want_xb = o->want_xb || (fast && k->bf16[q->layout]);
+        o->want_xs32 = o->want_xs32 || (fast && s.has_min && s.group == 32);
+        o->want_xs16 = o->want_xs16 || (fast && s.has_min && s.group == 16);
+        struct pack_job job = {o, q, 1 + (int64_t)((256u << 10) / q->panel_bytes)};
+        cpu_pool_run(pool, pack_task, &job, (int)((q->n_panel + job.per_task - 1) / job.per_task));
+        q->data = NULL; /* the file may be unmapped now */
+    }
+    *out = o;
+    return 0;
+out:
+    cpu_packed_close(o);
+    return rc;
+}
+
+void cpu_packed_close(struct cpu_packed *w)
+{
+    if (!w)
+        return;
+    free(w->mem);
+    free(w);
+}
+
+int64_t cpu_packed_n_out(const struct cpu_packed *w)
+{
+    return w->n_out;
+}
+
+int64_t cpu_packed_n_in(const struct cpu_packed *w)
+{
+    return w->n_in;
+}
+
+size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p)
+{
+    (void)p; /* both precisions read the same packing */
+    struct cpu_packed o = {0};
+    size_t bytes;
+    return packed_init(&o, w, 16, &bytes, NULL) ? 0 : bytes + 64 + sizeof o;
+}
+
+/* ---- scratch: [xb][xs32][xs16][worker buffers] ---- */
+
+struct scratch {
+    size_t xs32, xs16, wbuf, wbuf_each, total;
+};
+
+static struct scratch scratch_plan(int64_t m, int64_t n_in, int n_threads)
+{
+    const size_t rows = (size_t)((m + GEMM_ROWS - 1) / GEMM_ROWS) * GEMM_ROWS;
+    struct scratch s;
+    s.xs32 = gemm_pad64(rows * (size_t)n_in * 2);
+    s.xs16 = s.xs32 + gemm_pad64(rows * (size_t)n_in / 32 * 4);
+    s.wbuf = s.xs16 + gemm_pad64(rows * (size_t)n_in / 16 * 4);
+    s.wbuf_each = gemm_pad64(gemm_wbuf_bytes(n_in));
+    s.total = s.wbuf + s.wbuf_each * (size_t)n_threads;
+    return s;
+}
+
+size_t cpu_gemm_scratch(const struct cpu_gemm_kern *k, int64_t m, int64_t n_in, int n_threads)
+{
+    (void)k;
+    return scratch_plan(m, n_in, n_threads).total;
+}
+
+/* ---- the product ---- */
+
+struct gemm_job {
+    const struct cpu_gemm_args *a;
+    struct scratch s;
+    int64_t panels, rows; /* a task at most; rows is a multiple of GEMM_ROWS */
+    int n_row_task;       /* tasks along the rows */
+};
+
+static void prep_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct gemm_job *j = arg;
+    const struct cpu_gemm_args *a = j->a;
+    const struct cpu_packed *w = a->w;
+    const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row, n_in = w->n_in;
+    uint8_t *base = a->scratch;
+    w->k->prep(&(struct gemm_prep){
+        .x = a->x + row * a->ldx,
+        .ldx = a->ldx,
+        .n_in = n_in,
+        .n_row = left < GEMM_ROWS ? (int)left : GEMM_ROWS,
+        .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
+        .xs32 = w->want_xs32 ? (float *)(base + j->s.xs32) + row * (n_in / 32) : NULL,
+        .xs16 = w->want_xs16 ? (float *)(base + j->s.xs16) + row * (n_in / 16) : NULL,
+    });
+}
+
+static int part_tasks(const struct gemm_job *j, const struct part *p)
+{
+    return (int)((p->n_panel + j->panels - 1) / j->panels) * j->n_row_task;
+}
+
+static void gemm_task(void *arg, int task, int worker)
+{
+    const struct gemm_job *j = arg;
+    const struct cpu_gemm_args *a = j->a;
+    const struct cpu_packed *w = a->w;
+    const struct part *p = w->part;
+    for (int n; task >= (n = part_tasks(j, p)); p++)
+        task -= n;
+    const int64_t panel = task / j->n_row_task * j->panels, row = task % j->n_row_task * j->rows;
+    const int64_t n_panel = p->n_panel - panel, m = a->m - row, col = panel * w->k->lanes;
+    const int group = gemm__spec(p->layout).group;
+    uint8_t *base = a->scratch;
+    struct gemm_call c = {
+        .panel = p->panel + (size_t)panel * p->panel_bytes,
+        .panel_bytes = p->panel_bytes,
+        .n_panel = (int)(n_panel < j->panels ? n_panel : j->panels),
+        .n_out = p->n_out - col,
+        .n_in = w->n_in,
+        .m = m < j->rows ? m : j->rows,
+        .x = a->x + row * a->ldx,
+        .ldx = a->ldx,
+        .xb = (const uint16_t *)base + row * w->n_in,
+        .y = a->y + row * a->ldy + p->col + col,
+        .ldy = a->ldy,
+        .bias = a->bias ? a->bias + p->col + col : NULL,
+        .wbuf = base + j->s.wbuf + (size_t)worker * j->s.wbuf_each,
+    };
+    if (group)
+        c.xs =
+            (const float *)(base + (group == 32 ? j->s.xs32 : j->s.xs16)) + row * (w->n_in / group);
+    (w->precision == PRECISION_F32 ? w->k->exact : w->k->fast)[p->layout](&c);
+}
+
+void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
+{
+    const struct cpu_packed *w = a->w;
+    if (a->m <= 0)
+        return;
+    const int n_thread = cpu_pool_threads(pool);
+    struct gemm_job j = {.a = a, .s = scratch_plan(a->m, w->n_in, n_thread)};
+    if (w->want_xb || w->want_xs32 || w->want_xs16) {
+        const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
+        /* One block is cheaper to convert than to hand over. */
+        for (int i = 0; n == 1 && i < n; i++)
+            prep_task(&j, i, 0);
+        if (n > 1)
+            cpu_pool_run(pool, prep_task, &j, n);
+    }
+    /* About six tasks a thread even out the cores; 16 KB of weights pay for taking one. Row blocks of 256
+     * keep a task's activations in L2. */
+    j.rows = a->m < 256 ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : 256;
+    j.n_row_task = (int)((a->m + j.rows - 1) / j.rows);
+    int64_t n_panel = 0, bytes = 0;
+    for (int i = 0; i < w->n_part; i++) {
+        n_panel += w->part[i].n_panel;
+        bytes += w->part[i].n_panel * (int64_t)w->part[i].panel_bytes;
+    }
+    const int64_t each = bytes / n_panel, floor = (16 << 10) / (each * (a->m < 8 ? a->m : 8));
+    j.panels = n_panel * j.n_row_task / (6 * n_thread) + 1;
+    if (j.panels < floor)
+        j.panels = floor;
+    int n = 0;
+    for (int i = 0; i < w->n_part; i++)
+        n += part_tasks(&j, &w->part[i]);
+    cpu_pool_run(pool, gemm_task, &j, n);
+}
+
+void cpu_weight_row(const struct weight_desc *w, int64_t row, float *dst)
+{
+    const struct weight_part *p = w->part;
+    for (; row >= p->n_out; p++) {
+        row -= p->n_out;
+        CHECK(p + 1 < w->part + w->n_part);
+    }
+    const struct quant_format *f = quant_format_get((uint32_t)p->fmt);
+    size_t bytes;
+    CHECK(f && row >= 0 && quant_row_bytes(f, w->n_in, &bytes));
+    f->decode((const uint8_t *)p->data + (size_t)row * bytes, dst, w->n_in);
+}

@@ -1,0 +1,145 @@
+/* Private to the GEMM family: the packed panel layouts, and the table that a kernel file fills per ISA.
+ *
+ * A panel holds `lanes` consecutive output rows (the ISA's f32 vector length), so that one vector holds one
+ * k of all its rows and no horizontal sums are needed. k runs in chunks of 32. All words little-endian.
+ *
+ *   panel = [scales, padded to 64 bytes][chunk 0][chunk 1]...       lane = output row, fastest
+ *   scales, GS_F16: per chunk  f16 d[lanes], (f16 m[lanes])
+ *           GS_K:   per 256    f16 d[lanes], (f16 dmin[lanes]),
+ *                              per group i8 s[lanes], (per group i8 m[lanes])
+ *   chunk, 4 to 6 bits: u32 nib[4][lanes]: byte b of nib[i] = q[4i + b] | q[16 + 4i + b] << 4 (low 4 bits)
+ *                       u32 high[bits - 4][lanes]: bit gemm_high_bit(k) = bit 4 (5) of q[k]
+ *          8 bits:      u32 q[8][lanes]: byte b of q[i] = q[4i + b]
+ *   dense: f32 w[32][lanes], f16 w[32][lanes], or for bf16 pairs u32[16][lanes]: [2i + o] = the values
+ *          k = 4i + o (low half) and 4i + o + 2
+ *
+ * Pairs of k that are 2 apart are what byte and nibble shifts leave in the two halves of a word; the
+ * activations of the bf16 path are permuted the same way. A group (32 or 16 values, k < 16 and k >= 16 of a
+ * chunk) has one scale: w[k] = D * (q[k] - bias) + M, with D = d or d * s, and M = m or -(dmin * m): the same
+ * f32 operations as the reference decoder. */
+#ifndef ENGINE_CPU_GEMM_IMPL_H
+#define ENGINE_CPU_GEMM_IMPL_H
+
+#include "engine/cpu/gemm.h"
+
+enum gemm_scale { GS_F16, GS_K };
+
+/* X(name, bits, bias, group, scale, has_min) */
+#define GEMM_QUANT_LAYOUTS(X)                                                                      \
+    X(Q4, 4, 8, 32, GS_F16, 0)                                                                     \
+    X(Q4M, 4, 0, 32, GS_F16, 1)                                                                    \
+    X(Q4K, 4, 0, 32, GS_K, 1)                                                                      \
+    X(Q5, 5, 16, 32, GS_F16, 0)                                                                    \
+    X(Q5M, 5, 0, 32, GS_F16, 1)                                                                    \
+    X(Q5K, 5, 0, 32, GS_K, 1)                                                                      \
+    X(Q6K, 6, 32, 16, GS_K, 0)                                                                     \
+    X(Q8, 8, 128, 32, GS_F16, 0)                                                                   \
+    X(Q8K, 8, 128, 32, GS_K, 0)                                                                    \
+    X(Q2K, 4, 0, 16, GS_K, 1)                                                                      \
+    X(Q3K, 4, 4, 16, GS_K, 0)
+
+enum gemm_layout {
+    GL_F32,
+    GL_F16,
+    GL_BF16,
+#define X(name, ...) GL_##name,
+    GEMM_QUANT_LAYOUTS(X)
+#undef X
+        GL_N
+};
+
+struct gemm_spec {
+    int bits, bias, group;
+    enum gemm_scale scale;
+    int has_min;
+};
+
+#define GEMM_CHUNK 32
+#define GEMM_SUPER 256
+#define GEMM_ROWS  16 /* activation rows a block in the converted activations */
+
+/* Where bit 4 (or 5) of q[k] lies in its plane: the index bits of k, [h i1 i0 b1 b0], become [b1 i1 i0 b0 h]. */
+static inline int gemm_high_bit(int k)
+{
+    return (k >> 1 & 1) * 16 + (k & 12) + (k & 1) * 2 + (k >> 4 & 1);
+}
+
+static inline size_t gemm_pad64(size_t n)
+{
+    return (n + 63) & ~(size_t)63;
+}
+
+/* Bytes of a panel's scales (padded) and of one chunk. Sizes are checked once, in gemm.c. */
+static inline size_t gemm_scale_bytes(struct gemm_spec s, int64_t n_in, int lanes)
+{
+    size_t per = s.scale == GS_F16 ? 2 : 2 + (size_t)(GEMM_SUPER / s.group);
+    size_t n = (size_t)(n_in / (s.scale == GS_F16 ? GEMM_CHUNK : GEMM_SUPER));
+    return gemm_pad64(n * per * (size_t)(1 + s.has_min) * (size_t)lanes);
+}
+static inline size_t gemm_chunk_bytes(struct gemm_spec s, int lanes)
+{
+    return (s.bits == 8 ? 8u : (unsigned)s.bits) * 4u * (size_t)lanes;
+}
+
+/* Some panels times some activation rows. */
+struct gemm_call {
+    const uint8_t *panel;
+    size_t panel_bytes;
+    int n_panel;
+    int64_t n_out; /* rows of these panels that exist: the last panel may be partial */
+    int64_t n_in, m;
+    const float *x; /* [m, n_in], stride ldx */
+    int64_t ldx;
+    const uint16_t
+        *xb;         /* bf16, in blocks of up to 16 rows (the last is shorter): [n_chunk][rows][32],
+                           each run of four k stored in the order 0, 2, 1, 3 */
+    const float *xs; /* group sums of the activations as the kernel sees them, per block of 16 rows:
+                           [n_group][16] */
+    float *y;        /* [m, n_out], stride ldy */
+    int64_t ldy;
+    const float *bias; /* [n_out] or NULL */
+    void *wbuf;        /* the worker's scratch, gemm_wbuf_bytes */
+};
+
+/* Convert one block of up to 16 activation rows; outputs not wanted are NULL. Sums are of the bf16 values
+ * when xb is wanted. */
+struct gemm_prep {
+    const float *x;
+    int64_t ldx, n_in;
+    int n_row;
+    uint16_t *xb;
+    float *xs32, *xs16; /* [n_in / 32][16], [n_in / 16][16] */
+};
+
+typedef void gemm_fn(const struct gemm_call *c);
+struct cpu_gemm_kern {
+    const char *name;
+    int lanes;
+    gemm_fn *fast[GL_N];  /* default precision */
+    gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
+    bool bf16[GL_N];      /* fast[] reads xb, and xs of bf16 values */
+    void (*prep)(const struct gemm_prep *p);
+};
+
+/* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */
+void gemm__amx_prep(const struct gemm_prep *p);
+gemm_fn gemm__amx_bf16;
+#define X(name, ...) gemm_fn gemm__amx_##name;
+GEMM_QUANT_LAYOUTS(X)
+#undef X
+
+/* Bytes of one worker's scratch. */
+static inline size_t gemm_wbuf_bytes(int64_t n_in)
+{
+    return (size_t)n_in * 32 + 16 * 1024 /* expanded tiles of a panel, results */;
+}
+
+/* gemm_pack.c. Layout of a format; GL_N when there is none. */
+enum gemm_layout gemm__layout(enum quant_fmt f);
+struct gemm_spec gemm__spec(enum gemm_layout l);
+size_t gemm__panel_bytes(enum gemm_layout l, int64_t n_in, int lanes);
+/* Fill one panel from n_row rows (<= lanes) of `row_bytes` each; missing rows become zero weights. */
+void gemm__panel_pack(uint8_t *panel, int lanes, enum quant_fmt f, int64_t n_in,
+                      const uint8_t *rows, size_t row_bytes, int n_row);
+
+#endif

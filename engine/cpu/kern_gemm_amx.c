@@ -1,0 +1,299 @@
+/* GEMM kernels of the AMX table: bf16 activations, exact weights. A tile product (TDPBF16PS) covers one
+ * group: 16 activation rows x 32 (16) k x 16 outputs. Quantised values are small integers, exact in bf16;
+ * the group's scale and offset are applied in f32 to the tile's result:
+ *
+ *   y += D * (tile of x q) + M * sum(x)
+ *
+ * A row of a tile product does not depend on the others, and every block of rows runs the same sequence, so
+ * results do not depend on the number of rows. Empty in the other ISAs' objects. */
+#include "engine/cpu/gemm_vec.h"
+
+#ifdef CPU_ISA_amx
+
+#define TILE 1024 /* bytes */
+
+/* Tiles 0 and 1: results and 2: activations of full blocks, 3 to 5: of the last block; 6 and 7: weights. */
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+/* The compiler does not know that a tile load reads memory. */
+#define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
+
+static void tiles_open(int group, int last_rows)
+{
+    struct tile_config t = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        t.rows[i] = (uint8_t)(i < 3 ? 16 : i < 6 ? last_rows : group / 2);
+        t.row_bytes[i] = (uint16_t)(i == 2 || i == 5 ? group * 2 : 64);
+    }
+    MEMORY_BARRIER(&t);
+    _tile_loadconfig(&t);
+}
+
+/* ---- activations ---- */
+
+/* Even and odd bf16 of 16 words, added. */
+static __m512 pair_sum(__m512i v)
+{
+    return _mm512_add_ps(_mm512_castsi512_ps(_mm512_slli_epi32(v, 16)),
+                         _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))));
+}
+
+void gemm__amx_prep(const struct gemm_prep *p)
+{
+    uint16_t order[32]; /* each run of four k: 0 2 1 3 */
+    for (int i = 0; i < 32; i++)
+        order[i] = (uint16_t)((i & ~3) | (i & 1) << 1 | (i >> 1 & 1));
+    const __m512i perm = _mm512_loadu_si512(order);
+    for (int r = 0; r < p->n_row; r++)
+        for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++) {
+            const float *x = p->x + r * p->ldx + c * GEMM_CHUNK;
+            __m512i v = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+            v = _mm512_permutexvar_epi16(perm, v);
+            _mm512_storeu_si512(p->xb + (c * p->n_row + r) * GEMM_CHUNK, v);
+            if (!p->xs32 && !p->xs16)
+                continue;
+            __m512 sum = pair_sum(v);
+            float lo = _mm512_mask_reduce_add_ps(0x00ff, sum);
+            float hi = _mm512_mask_reduce_add_ps(0xff00, sum);
+            if (p->xs32)
+                p->xs32[c * GEMM_ROWS + r] = lo + hi;
+            if (p->xs16) {
+                p->xs16[2 * c * GEMM_ROWS + r] = lo;
+                p->xs16[(2 * c + 1) * GEMM_ROWS + r] = hi;
+            }
+        }
+}
+
+/* ---- weights to bf16 tiles: tile row 8h + 2i + o holds the pair k = 16h + 4i + o and + 2 ---- */
+
+/* bf16 of i - bias for the 5-bit i (plus `from`). With 4 bits, bit 4 of an index is noise. */
+INLINE __m512i level_table(int from, int bits, int bias)
+{
+    uint16_t t[32];
+#pragma GCC unroll 32
+    for (int i = 0; i < 32; i++)
+        t[i] = f32_to_bf16((float)(from + (bits == 4 ? i & 15 : i) - bias));
+    return _mm512_loadu_si512(t);
+}
+
+/* The low byte of both words of every lane, minus bias: exact through f32. */
+INLINE __m512i byte_pair(__m512i v, int bias)
+{
+    const __m512i mant = _mm512_set1_epi32(0x4b000000), mask = _mm512_set1_epi32(255);
+    const __m512 off = _mm512_set1_ps((float)(0x800000 + bias));
+    __m512i lo = _mm512_ternarylogic_epi32(v, mask, mant, 0xea); /* (v & mask) | mant */
+    __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 16), mask, mant, 0xea);
+    lo = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(lo), off));
+    hi = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(hi), off));
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(lo, 16), hi);
+}
+
+INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
+{
+    if (s.bits == 8) {
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; i++) {
+            __m512i v = _mm512_loadu_si512(chunk + i * 64);
+            _mm512_store_si512(tile + (2 * i) * 64, byte_pair(v, s.bias));
+            _mm512_store_si512(tile + (2 * i + 1) * 64, byte_pair(_mm512_srli_epi32(v, 8), s.bias));
+        }
+        return;
+    }
+    const __m512i level = level_table(0, s.bits, s.bias), level2 = level_table(32, s.bits, s.bias);
+    const __m512i low4 = _mm512_set1_epi16(15), low5 = _mm512_set1_epi16(31);
+    __m512i high[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
+    for (int plane = 0; plane < s.bits - 4; plane++)
+        high[plane] = _mm512_loadu_si512(chunk + (4 + plane) * 64);
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        __m512i v = _mm512_loadu_si512(chunk + i * 64);
+#pragma GCC unroll 4
+        for (int t = 0; t < 4; t++) {
+            const int h = t & 1, o = t >> 1, at = 4 * i + 2 * o + h; /* gemm_high_bit */
+            __m512i q = _mm512_srli_epi16(v, 8 * o + 4 * h);
+            if (s.bits > 4) { /* bit 4 of the plane, the rest of q */
+                __m512i b = at >= 4 ? _mm512_srli_epi16(high[0], at - 4)
+                                    : _mm512_slli_epi16(high[0], 4 - at);
+                q = _mm512_ternarylogic_epi32(low4, q, b, 0xca); /* mask ? q : b */
+            }
+            if (s.bits > 5) {
+                __m512i b = at >= 5 ? _mm512_srli_epi16(high[1], at - 5)
+                                    : _mm512_slli_epi16(high[1], 5 - at);
+                q = _mm512_ternarylogic_epi32(low5, q, b, 0xca);
+            }
+            /* The permutations look at the low five (six) bits of an index. */
+            if (s.bits < 6)
+                q = _mm512_permutexvar_epi16(q, level);
+            else
+                q = _mm512_permutex2var_epi16(level, q, level2);
+            _mm512_store_si512(tile + (8 * h + 2 * i + o) * 64, q);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+#define PRODUCT(full_c, full_x, last_c, last_x, w_tile)                                            \
+    do {                                                                                           \
+        _tile_loadd(w_tile, wt, 64);                                                               \
+        if (full) {                                                                                \
+            _tile_loadd(full_x, xt, 64);                                                           \
+            _tile_zero(full_c);                                                                    \
+            _tile_dpbf16ps(full_c, full_x, w_tile);                                                \
+            _tile_stored(full_c, res, 64);                                                         \
+        } else {                                                                                   \
+            _tile_loadd(last_x, xt, 64);                                                           \
+            _tile_zero(last_c);                                                                    \
+            _tile_dpbf16ps(last_c, last_x, w_tile);                                                \
+            _tile_stored(last_c, res, 64);                                                         \
+        }                                                                                          \
+    } while (0)
+
+/* Groups g0..g1 of one block of rows; n: rows that the accumulators cover (>= the block's). Rows of
+ * `res` past the block's are whatever was there: their sums are never stored to y. */
+INLINE void block_groups(const struct gemm_spec s, const int n, const bool full, int rows,
+                         const uint8_t *scales, const uint8_t *tiles, const uint16_t *xb,
+                         const float *xs, int64_t g0, int64_t g1, uint8_t *res0, vf *sum)
+{
+    const int per = GEMM_CHUNK / s.group;
+    vf acc[GEMM_ROWS];
+#pragma GCC unroll 16
+    for (int r = 0; r < n; r++)
+        acc[r] = sum[r];
+    MEMORY_BARRIER(tiles);
+    for (int64_t g = g0; g < g1; g++) {
+        uint8_t *res = res0 + (g & 7) * TILE;
+        const uint8_t *wt = tiles + (g - g0) * (TILE / per);
+        const uint16_t *xt = xb + g / per * rows * GEMM_CHUNK + g % per * 16;
+        PRODUCT(0, 2, 3, 5, 6);
+        vf d, m;
+        group_scale(scales, s, g, &d, &m);
+#pragma GCC unroll 16
+        for (int r = 0; r < n; r++) {
+            acc[r] = v_fma(v_load((const float *)(res + r * 64)), d, acc[r]);
+            if (s.has_min)
+                acc[r] = v_fma(v_set(xs[g * GEMM_ROWS + r]), m, acc[r]);
+        }
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < n; r++)
+        sum[r] = acc[r];
+}
+
+/* Bytes of expanded tiles at a time when there is one block of rows: they stay in L1. */
+#define SEGMENT 8
+
+INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, per = GEMM_CHUNK / s.group;
+    const int64_t n_full = c->m / GEMM_ROWS, n_group = n_chunk * per;
+    const int last = (int)(c->m % GEMM_ROWS);
+    uint8_t *res = c->wbuf, *tiles = res + 8 * TILE;
+    const int64_t step = n_full + (last > 0) > 1 ? n_chunk : SEGMENT;
+    memset(res, 0, 8 * TILE);
+    tiles_open(s.group, last ? last : 1);
+    for (int p = 0; p < c->n_panel; p++) {
+        const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
+        const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
+        vf sum[GEMM_ROWS];
+        for (int r = 0; r < GEMM_ROWS; r++)
+            sum[r] = v_set(0);
+        for (int64_t at = 0; at < n_chunk; at += step) {
+            const int64_t end = at + step < n_chunk ? at + step : n_chunk;
+            for (int64_t i = at; i < end; i++, chunk += gemm_chunk_bytes(s, LANES))
+                chunk_expand(s, chunk, tiles + (i - at) * TILE);
+            for (int64_t b = 0; b < n_full; b++) {
+                const float *xs = s.has_min ? c->xs + b * n_group * GEMM_ROWS : NULL;
+                block_groups(s, 16, true, 16, scales, tiles, c->xb + b * 16 * c->n_in, xs, at * per,
+                             end * per, res, sum);
+                if (end == n_chunk) {
+                    rows_store(c, p, b * GEMM_ROWS, GEMM_ROWS, sum);
+                    for (int r = 0; r < GEMM_ROWS; r++)
+                        sum[r] = v_set(0);
+                }
+            }
+            if (!last)
+                continue;
+            const float *xs = s.has_min ? c->xs + n_full * n_group * GEMM_ROWS : NULL;
+            const uint16_t *xb = c->xb + n_full * 16 * c->n_in;
+            if (last == 1)
+                block_groups(s, 1, false, 1, scales, tiles, xb, xs, at * per, end * per, res, sum);
+            else if (last <= 4)
+                block_groups(s, 4, false, last, scales, tiles, xb, xs, at * per, end * per, res,
+                             sum);
+            else
+                block_groups(s, 16, false, last, scales, tiles, xb, xs, at * per, end * per, res,
+                             sum);
+            if (end == n_chunk)
+                rows_store(c, p, n_full * GEMM_ROWS, last, sum);
+        }
+    }
+    _tile_release();
+}
+
+#define X(name, ...)                                                                               \
+    void gemm__amx_##name(const struct gemm_call *c)                                               \
+    {                                                                                              \
+        const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        quant_panels(c, s);                                                                        \
+    }
+GEMM_QUANT_LAYOUTS(X)
+#undef X
+
+/* bf16 weights are tiles already. Even and odd chunks have a sum each: two chains hide the latency. */
+void gemm__amx_bf16(const struct gemm_call *c)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK;
+    float *res = c->wbuf;
+    vf sum[GEMM_ROWS];
+    tiles_open(GEMM_CHUNK, c->m % GEMM_ROWS ? (int)(c->m % GEMM_ROWS) : 1);
+    for (int p = 0; p < c->n_panel; p++)
+        for (int64_t row = 0; row < c->m; row += GEMM_ROWS) {
+            const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+            const bool full = c->m - row >= GEMM_ROWS;
+            const int rows = full ? GEMM_ROWS : (int)(c->m - row);
+            const uint16_t *x = c->xb + row * c->n_in;
+            const int64_t step = (int64_t)rows * GEMM_CHUNK;
+            if (full) {
+                _tile_zero(0);
+                _tile_zero(1);
+                for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
+                    _tile_loadd(2, x, 64);
+                    if (i & 1) {
+                        _tile_loadd(7, w, 64);
+                        _tile_dpbf16ps(1, 2, 7);
+                    } else {
+                        _tile_loadd(6, w, 64);
+                        _tile_dpbf16ps(0, 2, 6);
+                    }
+                }
+                _tile_stored(0, res, 64);
+                _tile_stored(1, res + 256, 64);
+            } else {
+                _tile_zero(3);
+                _tile_zero(4);
+                for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
+                    _tile_loadd(5, x, 64);
+                    if (i & 1) {
+                        _tile_loadd(7, w, 64);
+                        _tile_dpbf16ps(4, 5, 7);
+                    } else {
+                        _tile_loadd(6, w, 64);
+                        _tile_dpbf16ps(3, 5, 6);
+                    }
+                }
+                _tile_stored(3, res, 64);
+                _tile_stored(4, res + 256, 64);
+            }
+            for (int r = 0; r < rows; r++)
+                sum[r] = v_load(res + r * 16) + v_load(res + 256 + r * 16);
+            rows_store(c, p, row, rows, sum);
+        }
+    _tile_release();
+}
+
+#endif

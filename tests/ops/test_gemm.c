@@ -1,0 +1,496 @@
+/* GEMM family: every table that this host can execute x every format x odd shapes, against the reference
+ * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. With the
+ * argument `bench`: times of SmolLM2's shapes. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <math.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "engine/cpu/gemm.h"
+
+static const enum quant_fmt formats[] = {
+    QF_F32,  QF_F16,  QF_BF16, QF_Q4_0, QF_Q4_1, QF_Q5_0,   QF_Q5_1,   QF_Q8_0,
+    QF_Q2_K, QF_Q3_K, QF_Q4_K, QF_Q5_K, QF_Q6_K, QF_IQ4_NL, QF_IQ4_XS,
+};
+#define N_FORMAT ((int)(sizeof formats / sizeof formats[0]))
+
+static struct {
+    const char *name;
+    const struct cpu_gemm_kern *k;
+    bool bf16; /* default precision rounds activations to bf16 */
+} tables[4];
+static int n_table;
+
+static bool have_amx(void)
+{
+#if defined(__x86_64__)
+    /* 0x1023: ARCH_REQ_XCOMP_PERM for the tile data (component 18). */
+    return __builtin_cpu_supports("amx-bf16") && syscall(SYS_arch_prctl, 0x1023, 18) == 0;
+#else
+    return false;
+#endif
+}
+
+static void add_table(const char *name, const struct cpu_gemm_kern *k, bool bf16)
+{
+    tables[n_table].name = name;
+    tables[n_table].k = k;
+    tables[n_table++].bf16 = bf16;
+}
+
+static void find_tables(void)
+{
+    add_table("scalar", &cpu_gemm_scalar, false);
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        add_table("avx2", &cpu_gemm_avx2, false);
+    if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512vl"))
+        add_table("avx512", &cpu_gemm_avx512, false);
+#endif
+    if (have_amx())
+        add_table("amx", &cpu_gemm_amx, true);
+}
+
+/* ---- data ---- */
+
+static uint64_t rng_state;
+static uint32_t rng(void)
+{
+    rng_state = rng_state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(rng_state >> 32);
+}
+/* About normal, variance 1. */
+static float rng_normal(void)
+{
+    float s = 0;
+    for (int i = 0; i < 12; i++)
+        s += (float)(rng() >> 8) * 0x1p-24f;
+    return s - 6;
+}
+
+/* Where a format's blocks hold halves; -1: none. */
+static void half_at(enum quant_fmt f, int at[2])
+{
+    at[0] = at[1] = -1;
+    switch (f) {
+    case QF_Q4_1:
+    case QF_Q5_1:
+    case QF_Q4_K:
+    case QF_Q5_K:
+        at[0] = 0, at[1] = 2;
+        break;
+    case QF_Q2_K:
+        at[0] = 80, at[1] = 82;
+        break;
+    case QF_Q3_K:
+        at[0] = 108;
+        break;
+    case QF_Q6_K:
+        at[0] = 208;
+        break;
+    default:
+        at[0] = 0;
+    }
+}
+
+/* n_out rows of random blocks; every bit of the quantised values is used. */
+static uint8_t *random_weight(enum quant_fmt fmt, int64_t n_out, int64_t n_in, size_t *row_bytes)
+{
+    const struct quant_format *f = quant_format_get((uint32_t)fmt);
+    assert_non_null(f);
+    assert_true(quant_row_bytes(f, n_in, row_bytes));
+    size_t n = (size_t)n_out * *row_bytes;
+    uint8_t *w = xmalloc(n);
+    if (f->block_len == 1) {
+        for (int64_t i = 0; i < n_out * n_in; i++) {
+            float v = rng_normal() * 0.05f;
+            uint16_t h = fmt == QF_F16 ? f32_to_f16(v) : f32_to_bf16(v);
+            memcpy(w + i * f->block_bytes, fmt == QF_F32 ? (void *)&v : &h, (size_t)f->block_bytes);
+        }
+        return w;
+    }
+    for (size_t i = 0; i < n; i++)
+        w[i] = (uint8_t)rng();
+    int at[2];
+    half_at(fmt, at);
+    for (size_t b = 0; b < n; b += (size_t)f->block_bytes)
+        for (int i = 0; i < 2; i++)
+            if (at[i] >= 0) {
+                uint16_t h = f32_to_f16((i ? 0.01f : 0.001f) * rng_normal());
+                memcpy(w + b + at[i], &h, 2);
+            }
+    return w;
+}
+
+#define GUARD 64
+/* Floats with painted guards on both sides. */
+static float *guarded(size_t n)
+{
+    float *p = xmalloc((n + 2 * GUARD) * sizeof *p);
+    memset(p, 0x5a, (n + 2 * GUARD) * sizeof *p);
+    return p + GUARD;
+}
+static void guard_check(float *p, size_t n)
+{
+    const uint8_t *a = (const uint8_t *)(p - GUARD), *b = (const uint8_t *)(p + n);
+    for (size_t i = 0; i < GUARD * sizeof *p; i++) {
+        assert_int_equal(a[i], 0x5a);
+        assert_int_equal(b[i], 0x5a);
+    }
+    free(p - GUARD);
+}
+
+struct problem {
+    struct weight_desc desc;
+    int64_t m, ldx, ldy, n_out;
+    float *x, *bias;
+    double *want; /* [m, n_out] */
+    double power; /* sum of all (w x)^2: unlike the result's square, no sum of few can cancel */
+};
+
+static void problem_make(struct problem *p, int n_part, const enum quant_fmt *fmt,
+                         const int64_t *n_out, int64_t n_in, int64_t m, bool bias)
+{
+    *p = (struct problem){.m = m, .ldx = n_in + 5};
+    p->desc = (struct weight_desc){.name = "blk.0.test", .n_in = n_in, .n_part = n_part};
+    float *row = xmalloc((size_t)n_in * sizeof *row);
+    p->x = xmalloc((size_t)(m * p->ldx + 1) * sizeof *p->x);
+    for (int64_t i = 0; i < m * p->ldx; i++)
+        p->x[i] = rng_normal() * (i % 37 ? 1.0f : 8.0f) + 0.1f;
+    for (int i = 0; i < n_part; i++)
+        p->n_out += n_out[i];
+    p->ldy = p->n_out + 3;
+    p->want = xcalloc((size_t)(m * p->n_out + 1), sizeof *p->want);
+    p->bias = bias ? xmalloc((size_t)p->n_out * sizeof *p->bias) : NULL;
+    int64_t col = 0;
+    for (int i = 0; i < n_part; i++) {
+        size_t bytes;
+        p->desc.part[i] =
+            (struct weight_part){fmt[i], random_weight(fmt[i], n_out[i], n_in, &bytes), n_out[i]};
+        for (int64_t n = 0; n < n_out[i]; n++, col++) {
+            cpu_weight_row(&p->desc, col, row);
+            if (bias)
+                p->bias[col] = rng_normal();
+            for (int64_t r = 0; r < m; r++) {
+                double s = bias ? (double)p->bias[col] : 0;
+                for (int64_t k = 0; k < n_in; k++) {
+                    double wx = (double)row[k] * (double)p->x[r * p->ldx + k];
+                    s += wx;
+                    p->power += wx * wx;
+                }
+                p->want[r * p->n_out + col] = s;
+            }
+        }
+    }
+    free(row);
+}
+
+static void problem_free(struct problem *p)
+{
+    for (int i = 0; i < p->desc.n_part; i++)
+        free((void *)(uintptr_t)p->desc.part[i].data);
+    free(p->x);
+    free(p->bias);
+    free(p->want);
+}
+
+/* y [m, n_out] of rows row.. of the problem, packed rows without padding; caller frees. */
+static float *product(struct cpu_pool *pool, const struct cpu_gemm_kern *k,
+                      const struct cpu_packed *w, const struct problem *p, int64_t row, int64_t m)
+{
+    size_t bytes = cpu_gemm_scratch(k, m, p->desc.n_in, cpu_pool_threads(pool));
+    uint8_t *scratch = aligned_alloc(64, (bytes + 127) / 64 * 64);
+    assert_non_null(scratch);
+    memset(scratch, 0xff, (bytes + 127) / 64 * 64); /* NaN: nothing stale may be used */
+    size_t n = (size_t)(m * p->ldy);
+    float *y = guarded(n), *out = xmalloc((size_t)(m * p->n_out + 1) * sizeof *out);
+    cpu_gemm(pool, &(struct cpu_gemm_args){.w = w,
+                                           .x = p->x + row * p->ldx,
+                                           .ldx = p->ldx,
+                                           .y = y,
+                                           .ldy = p->ldy,
+                                           .m = m,
+                                           .bias = p->bias,
+                                           .scratch = scratch});
+    for (int64_t r = 0; r < m; r++) {
+        memcpy(out + r * p->n_out, y + r * p->ldy, (size_t)p->n_out * sizeof *out);
+        for (int64_t i = p->n_out; i < p->ldy; i++) { /* between the rows */
+            uint32_t u;
+            memcpy(&u, &y[r * p->ldy + i], 4);
+            assert_int_equal(u, 0x5a5a5a5a);
+        }
+    }
+    assert_int_equal(scratch[bytes], 0xff);
+    guard_check(y, n);
+    free(scratch);
+    return out;
+}
+
+static double nmse(const struct problem *p, const float *y)
+{
+    double e = 0;
+    for (int64_t i = 0; i < p->m * p->n_out; i++)
+        e += (y[i] - p->want[i]) * (y[i] - p->want[i]);
+    return p->power > 0 ? e / p->power : e;
+}
+
+/* One table, precision and problem: error bound, and the same bits for single rows and other splits. */
+static void check(int t, enum eng_precision prec, const struct problem *p, struct cpu_pool **pools,
+                  int n_pool)
+{
+    struct cpu_packed *w = NULL;
+    struct err e = {0};
+    if (cpu_packed_open(&w, tables[t].k, prec, &p->desc, pools[n_pool - 1], &e))
+        fail_msg("%s", e.text);
+    assert_int_equal(cpu_packed_n_out(w), p->n_out);
+    assert_int_equal(cpu_packed_n_in(w), p->desc.n_in);
+    float *y = product(pools[0], tables[t].k, w, p, 0, p->m);
+    double err = nmse(p, y), bound = prec == PRECISION_DEFAULT && tables[t].bf16 ? 1e-5 : 1e-11;
+    if (!(err <= bound))
+        fail_msg("%s: format %d, m %lld, n_in %lld: NMSE %.3g over %.3g", tables[t].name,
+                 (int)p->desc.part[0].fmt, (long long)p->m, (long long)p->desc.n_in, err, bound);
+    for (int i = 1; i < n_pool; i++) {
+        float *z = product(pools[i], tables[t].k, w, p, 0, p->m);
+        assert_memory_equal(y, z, (size_t)(p->m * p->n_out) * sizeof *y);
+        free(z);
+    }
+    static const int64_t some[] = {1, 2, 3, 7, 16, 17};
+    for (int64_t row = 0, i = 0; row < p->m; i++) { /* other blocks of rows, at other positions */
+        int64_t m = some[i % 6] < p->m - row ? some[i % 6] : p->m - row;
+        float *z = product(pools[0], tables[t].k, w, p, row, m);
+        assert_memory_equal(y + row * p->n_out, z, (size_t)(m * p->n_out) * sizeof *y);
+        free(z);
+        row += m;
+    }
+    free(y);
+    cpu_packed_close(w);
+}
+
+static struct cpu_pool *pools[3];
+
+static void check_all(const struct problem *p, int n_pool)
+{
+    for (int t = 0; t < n_table; t++) {
+        check(t, PRECISION_DEFAULT, p, pools, n_pool);
+        check(t, PRECISION_F32, p, pools, n_pool);
+    }
+}
+
+static void test_formats(void **st)
+{
+    (void)st;
+    static const int64_t ms[] = {1, 2, 3, 7, 16, 33, 64, 129};
+    for (int f = 0; f < N_FORMAT; f++) {
+        const int block = quant_format_get((uint32_t)formats[f])->block_len;
+        for (size_t i = 0; i < sizeof ms / sizeof ms[0]; i++) {
+            int64_t n_out = (int64_t[]){1, 16, 37, 50, 23, 31, 64, 17}[i];
+            int64_t n_in = block == 256 ? 256 * (1 + (int64_t)i % 3)
+                                        : (int64_t[]){32, 64, 96, 320, 576, 256, 288, 352}[i];
+            struct problem p;
+            problem_make(&p, 1, &formats[f], &n_out, n_in, ms[i], i & 1);
+            check_all(&p, 3);
+            problem_free(&p);
+        }
+    }
+}
+
+/* Parts of other formats side by side, as in q, k, v; more rows than one task takes. */
+static void test_parts(void **st)
+{
+    (void)st;
+    struct problem p;
+    problem_make(&p, 3, (enum quant_fmt[]){QF_Q4_K, QF_Q2_K, QF_Q8_0}, (int64_t[]){48, 19, 33}, 512,
+                 300, true);
+    check_all(&p, 3);
+    problem_free(&p);
+    problem_make(&p, 3, (enum quant_fmt[]){QF_Q4_1, QF_F32, QF_BF16}, (int64_t[]){576, 192, 191},
+                 576, 5, false);
+    check_all(&p, 2);
+    problem_free(&p);
+}
+
+static void test_empty(void **st)
+{
+    (void)st;
+    struct problem p;
+    problem_make(&p, 1, (enum quant_fmt[]){QF_Q4_1}, (int64_t[]){16}, 64, 0, false);
+    check_all(&p, 1);
+    problem_free(&p);
+}
+
+static void test_errors(void **st)
+{
+    (void)st;
+    uint8_t data[4096] = {0};
+    struct weight_desc d = {.name = "blk.7.ffn", .n_in = 64, .n_part = 1};
+    d.part[0] = (struct weight_part){QF_Q4_1, data, 16};
+    struct cpu_packed *w = NULL;
+    struct err e = {0};
+    const struct cpu_gemm_kern *k = &cpu_gemm_scalar;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_INT8, &d, pools[0], &e), ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.text, "int8"));
+    assert_true(cpu_packed_bytes(&d, PRECISION_DEFAULT) >= 16 * 40);
+    d.n_in = 48;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_INVAL);
+    assert_non_null(strstr(e.text, "blk.7.ffn"));
+    assert_int_equal(cpu_packed_bytes(&d, PRECISION_DEFAULT), 0);
+    d.n_in = 64;
+    d.part[0].fmt = QF_Q4_K;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_INVAL);
+    d.part[0].fmt = (enum quant_fmt)99;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_UNSUPPORTED);
+    d.part[0].fmt = QF_Q4_1;
+    d.part[0].n_out = 0;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_INVAL);
+    d.part[0].n_out = 16;
+    d.n_part = 4;
+    assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_INVAL);
+    d.n_part = 1;
+    for (int i = 1; i <= 2; i++) {
+        mem_fail_after(i, true);
+        assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_NOMEM);
+        mem_fail_after(0, false);
+    }
+    assert_null(w);
+    cpu_packed_close(NULL);
+}
+
+/* No allocation in a product. */
+static void test_no_alloc(void **st)
+{
+    (void)st;
+    struct problem p;
+    struct cpu_packed *w = NULL;
+    problem_make(&p, 1, (enum quant_fmt[]){QF_Q4_1}, (int64_t[]){64}, 64, 40, false);
+    assert_int_equal(
+        cpu_packed_open(&w, &cpu_gemm_scalar, PRECISION_DEFAULT, &p.desc, pools[1], NULL), 0);
+    void *scratch = mem_aligned(64, cpu_gemm_scratch(&cpu_gemm_scalar, 40, 64, 2));
+    float *y = xmalloc((size_t)(40 * p.ldy) * sizeof *y);
+    uint64_t before = mem_count();
+    cpu_gemm(
+        pools[1],
+        &(struct cpu_gemm_args){
+            .w = w, .x = p.x, .ldx = p.ldx, .y = y, .ldy = p.ldy, .m = 40, .scratch = scratch});
+    assert_int_equal(mem_count(), before);
+    free(y);
+    free(scratch);
+    cpu_packed_close(w);
+    problem_free(&p);
+}
+
+/* ---- bench ---- */
+
+struct shape {
+    const char *name;
+    enum quant_fmt fmt;
+    int64_t n_out, n_in;
+};
+
+static void bench_shape(int t, const struct shape *s, int copies)
+{
+    struct cpu_pool *pool = pools[1];
+    struct cpu_packed **w = xcalloc((size_t)copies, sizeof(struct cpu_packed *));
+    size_t row_bytes;
+    struct weight_desc d = {.name = s->name, .n_in = s->n_in, .n_part = 1};
+    d.part[0] = (struct weight_part){s->fmt, random_weight(s->fmt, s->n_out, s->n_in, &row_bytes),
+                                     s->n_out};
+    int64_t t0 = clock_us();
+    for (int i = 0; i < copies; i++)
+        assert_int_equal(cpu_packed_open(&w[i], tables[t].k, PRECISION_DEFAULT, &d, pool, NULL), 0);
+    double bytes = (double)row_bytes * (double)s->n_out;
+    double pack = bytes * copies / (double)(clock_us() - t0 + 1) / 1e3;
+    void *scratch = mem_aligned(64, cpu_gemm_scratch(tables[t].k, 256, s->n_in, 2));
+    float *x = xcalloc((size_t)(256 * s->n_in), sizeof *x);
+    float *y = xcalloc((size_t)(256 * s->n_out), sizeof *y);
+    for (int64_t i = 0; i < 256 * s->n_in; i++)
+        x[i] = rng_normal();
+    printf("%-7s %-8s %5lldx%-5lld pack %4.1f GB/s |", tables[t].name, s->name, (long long)s->n_out,
+           (long long)s->n_in, pack);
+    for (int64_t m = 1; m <= 256; m *= 4) {
+        double best = 1e30;
+        int64_t until = clock_us() + 40000;
+        for (int i = 0; i < 3 || clock_us() < until; i++) {
+            struct cpu_gemm_args a = {.w = w[i % copies],
+                                      .x = x,
+                                      .ldx = s->n_in,
+                                      .y = y,
+                                      .ldy = s->n_out,
+                                      .m = m,
+                                      .scratch = scratch};
+            struct timespec b, f;
+            clock_gettime(CLOCK_MONOTONIC, &b);
+            cpu_gemm(pool, &a);
+            clock_gettime(CLOCK_MONOTONIC, &f);
+            double us = (double)(f.tv_sec - b.tv_sec) * 1e6 + (double)(f.tv_nsec - b.tv_nsec) / 1e3;
+            best = us < best ? us : best;
+        }
+        printf(" m%-3lld %8.1f us %5.1f GB/s %6.0f GF |", (long long)m, best, bytes / best / 1e3,
+               2.0 * (double)(m * s->n_out * s->n_in) / best / 1e3);
+    }
+    printf("\n");
+    for (int i = 0; i < copies; i++)
+        cpu_packed_close(w[i]);
+    free(w);
+    free(x);
+    free(y);
+    free(scratch);
+    free((void *)(uintptr_t)d.part[0].data);
+}
+
+static void bench(const char *only)
+{
+    static const struct shape shapes[] = {
+        {"qkv q4_1", QF_Q4_1, 960, 576},  {"out q4_1", QF_Q4_1, 576, 576},
+        {"g+u q4_1", QF_Q4_1, 3072, 576}, {"dwn q4_1", QF_Q4_1, 576, 1536},
+        {"hd q8_0", QF_Q8_0, 49152, 576}, {"q5_0", QF_Q5_0, 2048, 896},
+        {"q4_K", QF_Q4_K, 2048, 1024},    {"q6_K", QF_Q6_K, 2048, 1024},
+        {"bf16", QF_BF16, 2048, 1024},    {"f32", QF_F32, 2048, 1024},
+    };
+    for (int t = 0; t < n_table; t++)
+        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
+            if (only && strcmp(only, tables[t].name))
+                continue;
+            /* Enough copies to leave L2, as the layers of a model do. */
+            int64_t weights = shapes[i].n_out * shapes[i].n_in;
+            bench_shape(t, &shapes[i], weights < 10000000 ? (int)(20000000 / weights) + 1 : 1);
+        }
+}
+
+static int teardown(void **st)
+{
+    (void)st;
+    for (int i = 0; i < 3; i++)
+        cpu_pool_close(pools[i]);
+    return 0;
+}
+
+int main(int argc, char **argv)
+{
+    rng_state = 42;
+    find_tables();
+    for (int i = 0; i < 3; i++)
+        if (cpu_pool_open(&pools[i], i + 1, false, NULL))
+            return 1;
+    printf("tables:");
+    for (int t = 0; t < n_table; t++)
+        printf(" %s", tables[t].name);
+    printf("\n");
+    if (argc > 1 && !strcmp(argv[1], "bench")) {
+        bench(argc > 2 ? argv[2] : NULL);
+        return teardown(NULL);
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_formats),  cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_empty),    cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_no_alloc),
+    };
+    return cmocka_run_group_tests(tests, NULL, teardown);
+}
