@@ -1,0 +1,251 @@
+/* The CPU backend: device, buffers, weights, step. Activations are f32. Ops run to their end before they
+ * return, so sync has nothing to wait for. Engine thread. */
+#include "engine/cpu/cpu_impl.h"
+
+#include "engine/backend.h"
+#include "engine/base/mem.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int cpu__grow(struct cpu_grow *g, size_t bytes)
+{
+    if (bytes <= g->n)
+        return 0;
+    size_t want = bytes + bytes / 4; /* a slightly larger step later costs nothing */
+    if (want < bytes)
+        return ERR_NOMEM;
+    void *p = mem_aligned(64, want);
+    if (!p)
+        return ERR_NOMEM;
+    free(g->p);
+    g->p = p;
+    g->n = want;
+    return 0;
+}
+
+static void grow_free(struct cpu_grow *g)
+{
+    free(g->p);
+    *g = (struct cpu_grow){0};
+}
+
+void *cpu__ptr(const struct dev *d, const struct tensor *t)
+{
+    size_t n, end;
+    if (t->buf == 0 || t->buf > (dev_buf)d->n_buf || !d->bufs[t->buf - 1].p)
+        return NULL;
+    if (!ops_extent(t, &n) || !ck_add(n, t->off, &end) || end > d->bufs[t->buf - 1].n ||
+        t->off % 4 != 0)
+        return NULL;
+    return d->bufs[t->buf - 1].p + t->off;
+}
+
+#define TASK_NS 4000.0 /* a task's least work; waking a parked worker costs about as much */
+
+int cpu__grain(double row_cost)
+{
+    double n = TASK_NS / (row_cost > 1 ? row_cost : 1);
+    return n < 1 ? 1 : n > 4096 ? 4096 : (int)n;
+}
+
+void cpu__run(struct dev *d, void (*fn)(void *, int, int), void *arg, int n_task, double cost)
+{
+    if (n_task > 1 && cost >= 2 * TASK_NS && d->n_threads > 1) {
+        cpu_pool_run(d->pool, fn, arg, n_task);
+        return;
+    }
+    for (int i = 0; i < n_task; i++)
+        fn(arg, i, 0);
+}
+
+static void dev_close(struct dev *d)
+{
+    if (!d)
+        return;
+    cpu_pool_close(d->pool);
+    for (int i = 0; i < d->n_buf; i++)
+        free(d->bufs[i].p);
+    free(d->bufs);
+    for (int i = 0; i < CPU_N_ROPE; i++)
+        grow_free(&d->rope[i].cs);
+    struct cpu_grow *all[] = {&d->row_seq, &d->gemm, &d->tiles, &d->attn, &d->part, &d->sample};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        grow_free(all[i]);
+    free(d);
+}
+
+static int dev_open(struct dev **out, const struct backend_opts *o, struct err *e)
+{
+    int rc;
+    struct dev *d = mem_calloc(1, sizeof *d);
+    if (!d)
+        return err_set(e, ERR_NOMEM, "no memory for the CPU backend");
+    if (o->n_threads < 0) {
+        rc = err_set(e, ERR_INVAL, "threads: %d is negative", o->n_threads);
+        goto out;
+    }
+    if ((rc = cpu_isa_pick(&d->isa, o->isa, e)) ||
+        (rc = cpu_pool_open(&d->pool, o->n_threads, o->pin, e)))
+        goto out;
+    d->precision = o->precision;
+    d->n_threads = cpu_pool_threads(d->pool);
+    *out = d;
+    return 0;
+out:
+    dev_close(d);
+    return rc;
+}
+
+static void dev_info(const struct dev *d, struct backend_info *out)
+{
+    static const char *const names[] = {"", " f32", " int8"};
+    *out = (struct backend_info){.act_dtype = DT_F32, .n_threads = d->n_threads};
+    snprintf(out->name, sizeof out->name, "cpu %s%s", d->isa->name, names[d->precision]);
+}
+
+static int buf_alloc(struct dev *d, size_t bytes, dev_buf *out)
+{
+    int i = 0;
+    while (i < d->n_buf && d->bufs[i].p)
+        i++;
+    if (i == d->n_buf_max) {
+        int n = d->n_buf_max ? 2 * d->n_buf_max : 16;
+        struct cpu_buf *p = mem_realloc(d->bufs, (size_t)n * sizeof *p);
+        if (!p)
+            return ERR_NOMEM;
+        d->bufs = p;
+        d->n_buf_max = n;
+    }
+    char *p = mem_aligned(64, bytes);
+    if (!p)
+        return ERR_NOMEM;
+    d->bufs[i] = (struct cpu_buf){p, bytes};
+    if (i == d->n_buf)
+        d->n_buf++;
+    *out = (dev_buf)i + 1;
+    return 0;
+}
+
+static struct cpu_buf *buf_find(struct dev *d, dev_buf b, size_t off, size_t n)
+{
+    size_t end;
+    if (b == 0 || b > (dev_buf)d->n_buf || !d->bufs[b - 1].p || !ck_add(off, n, &end) ||
+        end > d->bufs[b - 1].n)
+        return NULL;
+    return &d->bufs[b - 1];
+}
+
+static void buf_free(struct dev *d, dev_buf b)
+{
+    struct cpu_buf *p = buf_find(d, b, 0, 0);
+    if (!p)
+        return;
+    free(p->p);
+    *p = (struct cpu_buf){0};
+}
+
+static int buf_write(struct dev *d, dev_buf b, size_t off, const void *src, size_t n)
+{
+    struct cpu_buf *p = buf_find(d, b, off, n);
+    if (!p)
+        return ERR_INVAL;
+    if (n)
+        memcpy(p->p + off, src, n);
+    return 0;
+}
+
+static int buf_read(struct dev *d, dev_buf b, size_t off, void *dst, size_t n)
+{
+    struct cpu_buf *p = buf_find(d, b, off, n);
+    if (!p)
+        return ERR_INVAL;
+    if (n)
+        memcpy(dst, p->p + off, n);
+    return 0;
+}
+
+static void weight_close(struct dev *d, struct dev_weight *w)
+{
+    (void)d;
+    if (!w)
+        return;
+    cpu_packed_close(w->packed);
+    free(w);
+}
+
+static int weight_open(struct dev *d, struct dev_weight **out, const struct weight_desc *desc,
+                       struct err *e)
+{
+    int rc = ops_check_weight(desc, e);
+    if (rc)
+        return rc;
+    struct dev_weight *w = mem_calloc(1, sizeof *w);
+    if (!w)
+        return err_set(e, ERR_NOMEM, "%s: no memory", desc->name);
+    w->desc = *desc;
+    snprintf(w->name, sizeof w->name, "%s", desc->name ? desc->name : "weight");
+    w->desc.name = w->name;
+    rc = cpu_packed_open(&w->packed, d->isa->gemm, d->precision, &w->desc, d->pool, e);
+    if (rc) {
+        w->packed = NULL;
+        weight_close(d, w);
+        return rc;
+    }
+    *out = w;
+    return 0;
+}
+
+static int step_begin(struct dev *d, const struct step_meta *m)
+{
+    d->in_step = false;
+    int rc = ops_check_step(m);
+    if (rc || (rc = cpu__grow(&d->row_seq, (size_t)m->n_row * sizeof(int32_t))) ||
+        (rc = cpu__grow(&d->tiles, (size_t)m->n_row * sizeof(struct cpu_tile))))
+        return rc;
+    int32_t *seq = d->row_seq.p;
+    for (int s = 0; s < m->n_seq && m->n_row; s++)
+        for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++)
+            seq[i] = s;
+    d->meta = *m;
+    d->n_rope = d->n_seen = 0;
+    d->in_step = true;
+    return 0;
+}
+
+static int dev_sync(struct dev *d)
+{
+    (void)d;
+    return 0;
+}
+
+const struct backend cpu_backend = {
+    .abi = BACKEND_ABI,
+    .name = "cpu",
+    .open = dev_open,
+    .close = dev_close,
+    .info = dev_info,
+    .buf_alloc = buf_alloc,
+    .buf_free = buf_free,
+    .write = buf_write,
+    .read = buf_read,
+    .weight_open = weight_open,
+    .weight_close = weight_close,
+    .weight_bytes = cpu_packed_bytes,
+    .kv_open = cpu__kv_open,
+    .kv_close = cpu__kv_close,
+    .kv_block_bytes = cpu__kv_block_bytes,
+    .step_begin = step_begin,
+    .sync = dev_sync,
+    .embed = cpu__embed,
+    .rmsnorm = cpu__rmsnorm,
+    .linear = cpu__linear,
+    .rope_kv = cpu__rope_kv,
+    .attn = cpu__attn,
+    .act_mul = cpu__act_mul,
+    .gather = cpu__gather,
+    .scale = cpu__scale,
+    .sample = cpu__sample,
+    .kv_copy = cpu__kv_copy,
+};

@@ -1,0 +1,111 @@
+/* Inside of the CPU backend: the device, its buffers and scratch. Engine thread, but for row functions that
+ * run on the pool. */
+#ifndef ENGINE_CPU_CPU_IMPL_H
+#define ENGINE_CPU_CPU_IMPL_H
+
+#include "engine/cpu/dispatch.h"
+#include "engine/cpu/pool.h"
+#include "engine/ops_check.h"
+
+/* Memory that only grows: a step after warm-up finds it large enough. */
+struct cpu_grow {
+    void *p;
+    size_t n; /* bytes */
+};
+
+struct cpu_buf {
+    char *p; /* NULL: free slot */
+    size_t n;
+};
+
+struct dev_weight {
+    struct weight_desc desc;
+    struct cpu_packed *packed;
+    char name[80];
+};
+
+struct dev_kv {
+    struct kv_desc desc;
+    struct cpu_kv_geom geom;
+    size_t head_bytes, layer_bytes;
+    char *base; /* block 0, 64-aligned: [block][layer][kv head]{K, V} */
+    void *raw;
+};
+
+/* cos and sin of the step's rows for one frequency vector. */
+#define CPU_N_ROPE 4
+struct cpu_rope_cache {
+    bool set; /* for this step */
+    dev_buf buf;
+    size_t off;
+    int n_rot;
+    float attn_factor;
+    struct cpu_grow cs; /* [n_row][n_rot]: cos, then sin */
+};
+
+/* Block tables that this step has already been checked for. */
+#define CPU_N_SEEN 4
+struct cpu_seen {
+    const struct dev_kv *kv;
+    int window; /* -1: the rows' own blocks, for writing */
+};
+
+struct cpu_tile {
+    int seq, row, n;
+    int split_lo, split_hi;
+    int64_t task; /* first task of the tile */
+    float *part;  /* NULL: one task a KV head */
+};
+
+struct dev {
+    struct cpu_pool *pool;
+    const struct cpu_isa *isa;
+    enum eng_precision precision;
+    int n_threads;
+    struct cpu_buf *bufs;
+    int n_buf, n_buf_max;
+
+    struct step_meta meta;
+    bool in_step;
+    struct cpu_grow row_seq; /* int32 [n_row] */
+    struct cpu_rope_cache rope[CPU_N_ROPE];
+    struct cpu_seen seen[CPU_N_SEEN];
+    int n_rope, n_seen;
+
+    struct cpu_grow gemm;       /* cpu_gemm_scratch */
+    struct cpu_grow tiles;      /* struct cpu_tile [n_row] */
+    struct cpu_grow attn, part; /* a worker's tile scratch; states of split tiles */
+    struct cpu_grow sample;     /* a worker's vocabulary scratch */
+    int64_t sample_vocab;       /* of the last op_sample */
+};
+
+/* At least `bytes`, 64-aligned; contents are not kept. ERR_NOMEM. */
+int cpu__grow(struct cpu_grow *g, size_t bytes);
+
+/* First element of t, or NULL when it does not lie inside its buffer (or has none). */
+void *cpu__ptr(const struct dev *d, const struct tensor *t);
+
+/* fn(arg, task, worker) for all tasks; in this thread when `cost` (about nanoseconds in all) is too small
+ * to be worth waking a worker. */
+void cpu__run(struct dev *d, void (*fn)(void *, int, int), void *arg, int n_task, double cost);
+/* Rows per task so that a task costs at least some microseconds. */
+int cpu__grain(double row_cost);
+
+/* cpu_attn.c */
+int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, struct err *e);
+void cpu__kv_close(struct dev *d, struct dev_kv *kv);
+size_t cpu__kv_block_bytes(const struct kv_desc *k);
+int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a);
+int cpu__attn(struct dev *d, const struct op_attn *a);
+int cpu__kv_copy(struct dev *d, const struct op_kv_copy *a);
+/* cpu_ops.c */
+int cpu__embed(struct dev *d, const struct op_embed *a);
+int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a);
+int cpu__linear(struct dev *d, const struct op_linear *a);
+int cpu__act_mul(struct dev *d, const struct op_act_mul *a);
+int cpu__gather(struct dev *d, const struct op_gather *a);
+int cpu__scale(struct dev *d, const struct op_scale *a);
+/* cpu_sample.c */
+int cpu__sample(struct dev *d, const struct op_sample *a);
+
+#endif

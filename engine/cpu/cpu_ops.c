@@ -1,0 +1,177 @@
+/* CPU backend: ops on rows of activations. Each checks shapes, finds its rows and spreads them over the
+ * pool in tasks of some microseconds. Costs are nanoseconds by rule of thumb; they only steer the split. */
+#include "engine/cpu/cpu_impl.h"
+
+#include <string.h>
+
+/* A job over rows; `ld` are floats from row to row. */
+struct rows {
+    struct dev *d;
+    int64_t n, grain, cols;
+    float *dst;
+    float *x;
+    const float *add;
+    int64_t ld_dst, ld_x, ld_add;
+    const void *op;
+    const float *w;
+};
+
+static void rows_run(struct rows *r, void (*fn)(void *, int, int), double row_cost)
+{
+    r->grain = cpu__grain(row_cost);
+    cpu__run(r->d, fn, r, (int)((r->n + r->grain - 1) / r->grain), (double)r->n * row_cost);
+}
+
+static int64_t rows_end(const struct rows *r, int task)
+{
+    int64_t end = ((int64_t)task + 1) * r->grain;
+    return end < r->n ? end : r->n;
+}
+
+static void embed_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct rows *r = arg;
+    const struct op_embed *a = r->op;
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
+        float *dst = r->dst + i * r->ld_dst;
+        cpu_weight_row(&a->w->desc, r->d->meta.tok[i], dst);
+        if (a->scale < 1 || a->scale > 1)
+            r->d->isa->norm->scale(dst, r->cols, a->scale, 0);
+    }
+}
+
+int cpu__embed(struct dev *d, const struct op_embed *a)
+{
+    if (!d->in_step || !a->w || !a->w->desc.rows ||
+        ops_check_embed(a, DT_F32, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
+        return ERR_INVAL;
+    struct rows r = {.d = d, .n = d->meta.n_row, .cols = a->w->desc.n_in, .op = a};
+    r.dst = cpu__ptr(d, &a->dst);
+    r.ld_dst = a->dst.stride[0];
+    if (!r.dst)
+        return ERR_INVAL;
+    rows_run(&r, embed_rows, (double)r.cols);
+    return 0;
+}
+
+static void rmsnorm_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct rows *r = arg;
+    const struct op_rmsnorm *a = r->op;
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++)
+        r->d->isa->norm->rmsnorm(r->dst ? r->dst + i * r->ld_dst : NULL, r->x + i * r->ld_x,
+                                 r->add ? r->add + i * r->ld_add : NULL, r->w, r->cols, a->eps);
+}
+
+int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
+{
+    if (ops_check_rmsnorm(a, DT_F32))
+        return ERR_INVAL;
+    struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
+    r.x = cpu__ptr(d, &a->x);
+    r.ld_x = a->x.stride[0];
+    bool ok = r.x;
+    if (a->add.buf) {
+        r.add = cpu__ptr(d, &a->add);
+        r.ld_add = a->add.stride[0];
+        ok = ok && r.add;
+    }
+    if (a->dst.buf) {
+        r.dst = cpu__ptr(d, &a->dst);
+        r.ld_dst = a->dst.stride[0];
+        r.w = cpu__ptr(d, &a->w);
+        ok = ok && r.dst && r.w;
+    }
+    if (!ok)
+        return ERR_INVAL;
+    rows_run(&r, rmsnorm_rows, (double)r.cols * 0.3);
+    return 0;
+}
+
+int cpu__linear(struct dev *d, const struct op_linear *a)
+{
+    if (!a->w)
+        return ERR_INVAL;
+    int64_t n_in = a->w->desc.n_in, n_out = cpu_packed_n_out(a->w->packed), m = a->src.shape[0];
+    if (ops_check_linear(a, DT_F32, n_in, n_out))
+        return ERR_INVAL;
+    struct cpu_gemm_args g = {.w = a->w->packed, .m = m};
+    g.x = cpu__ptr(d, &a->src);
+    g.y = cpu__ptr(d, &a->dst);
+    g.ldx = a->src.stride[0];
+    g.ldy = a->dst.stride[0];
+    g.bias = a->bias.buf ? cpu__ptr(d, &a->bias) : NULL;
+    if (!g.x || !g.y || (a->bias.buf && !g.bias))
+        return ERR_INVAL;
+    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, m, n_in, d->n_threads));
+    if (rc)
+        return rc;
+    g.scratch = d->gemm.p;
+    if (m > 0)
+        cpu_gemm(d->pool, &g);
+    return 0;
+}
+
+static void act_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct rows *r = arg;
+    const struct op_act_mul *a = r->op;
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
+        const float *gate = r->x + i * r->ld_x;
+        r->d->isa->norm->act_mul(r->dst + i * r->ld_dst, gate, gate + r->cols, r->cols, a->act);
+    }
+}
+
+int cpu__act_mul(struct dev *d, const struct op_act_mul *a)
+{
+    if (ops_check_act_mul(a, DT_F32))
+        return ERR_INVAL;
+    struct rows r = {.d = d, .n = a->dst.shape[0], .cols = a->dst.shape[1], .op = a};
+    r.dst = cpu__ptr(d, &a->dst);
+    r.x = cpu__ptr(d, &a->gate_up);
+    r.ld_dst = a->dst.stride[0];
+    r.ld_x = a->gate_up.stride[0];
+    if (!r.dst || !r.x)
+        return ERR_INVAL;
+    rows_run(&r, act_rows, (double)r.cols * 0.8);
+    return 0;
+}
+
+int cpu__gather(struct dev *d, const struct op_gather *a)
+{
+    if (!d->in_step || ops_check_gather(a, DT_F32, &d->meta))
+        return ERR_INVAL;
+    float *dst = cpu__ptr(d, &a->dst);
+    const float *src = cpu__ptr(d, &a->src);
+    if (!dst || !src)
+        return ERR_INVAL;
+    for (int i = 0; i < d->meta.n_logit; i++)
+        memcpy(dst + i * a->dst.stride[0], src + d->meta.logit_row[i] * a->src.stride[0],
+               (size_t)a->dst.shape[1] * sizeof *dst);
+    return 0;
+}
+
+static void scale_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct rows *r = arg;
+    const struct op_scale *a = r->op;
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++)
+        r->d->isa->norm->scale(r->x + i * r->ld_x, r->cols, a->scale, a->softcap);
+}
+
+int cpu__scale(struct dev *d, const struct op_scale *a)
+{
+    if (ops_check_scale(a, DT_F32))
+        return ERR_INVAL;
+    struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
+    r.x = cpu__ptr(d, &a->x);
+    r.ld_x = a->x.stride[0];
+    if (!r.x)
+        return ERR_INVAL;
+    rows_run(&r, scale_rows, (double)r.cols * (a->softcap > 0 ? 0.8 : 0.1));
+    return 0;
+}

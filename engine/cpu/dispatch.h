@@ -1,0 +1,30 @@
+/* Picks the instruction set: one row of tables that this processor, its operating system and this process
+ * may execute. Any thread; the first call probes, the answer does not change. */
+#ifndef ENGINE_CPU_DISPATCH_H
+#define ENGINE_CPU_DISPATCH_H
+
+#include <stdbool.h>
+
+#include "engine/base/err.h"
+#include "engine/cpu/gemm.h"
+#include "engine/cpu/kern.h"
+
+struct cpu_isa {
+    const char *name; /* "scalar", "avx2", "avx512", "amx" */
+    const struct cpu_gemm_kern *gemm;
+    const struct cpu_norm_kern *norm;
+    const struct cpu_attn_kern *attn;
+    const struct cpu_sample_kern *sample;
+};
+
+#define CPU_N_ISA 4
+extern const struct cpu_isa cpu_isas[CPU_N_ISA]; /* from the plainest to the best */
+
+/* Can this process run cpu_isas[i]? */
+bool cpu_isa_usable(int i);
+
+/* want NULL or "auto": the best usable one. ERR_INVAL for an unknown name (the known ones are listed),
+ * ERR_UNSUPPORTED for one that can't run here. */
+int cpu_isa_pick(const struct cpu_isa **out, const char *want, struct err *e);
+
+#endif

@@ -1,0 +1,110 @@
+/* Tables of the vector kernels, one per ISA: kern_norm.c, kern_attn.c and kern_sample.c are compiled once
+ * per ISA and export cpu_norm_<isa>, cpu_attn_<isa>, cpu_sample_<isa>. Plain row kernels: no allocation, no
+ * threads, no checks. A row's bits depend on the row alone. */
+#ifndef ENGINE_CPU_KERN_H
+#define ENGINE_CPU_KERN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/ops.h"
+
+/* A block of one layer and KV head: K transposed [head_dim][16 tokens], so that the scores of 16 tokens are
+ * lanes, then V [16 tokens][v_dim], v_dim = head_dim rounded up to 16 (zeros behind head_dim). */
+struct cpu_kv_geom {
+    enum dtype dtype;
+    int head_dim, v_dim;
+    size_t block_bytes; /* from block b to block b + 1 */
+};
+
+struct cpu_rope_args {
+    int n_head, n_kv_head, n_rot;
+    enum rope_style style;
+    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    float eps;
+    struct cpu_kv_geom geom;
+    size_t head_bytes; /* from KV head h to h + 1 inside a block */
+};
+
+struct cpu_norm_kern {
+    /* x += add when add; dst = norm(x) * w when dst (dst may be x). */
+    void (*rmsnorm)(float *dst, float *x, const float *add, const float *w, int64_t d, float eps);
+    /* One row of qkv in place; cs = cos[n_rot/2] then sin[n_rot/2]; kv = the layer's part of the token's
+     * block, slot = the token's place in it. */
+    void (*rope_kv)(const struct cpu_rope_args *a, float *qkv, const float *cs, void *kv, int slot);
+    void (*act_mul)(float *dst, const float *gate, const float *up, int64_t n, enum act_kind act);
+    void (*scale)(float *x, int64_t n, float scale, float softcap);
+};
+extern const struct cpu_norm_kern cpu_norm_scalar, cpu_norm_avx2, cpu_norm_avx512, cpu_norm_amx;
+
+/* Attention is summed in chunks of CPU_ATTN_CHUNK tokens by online softmax, from nothing in every split of
+ * CPU_ATTN_SPLIT tokens; splits are merged left to right. Both are at fixed absolute positions, so bits
+ * depend neither on the tile nor on who computes which split. */
+#define CPU_ATTN_CHUNK 64
+#define CPU_ATTN_SPLIT 256
+#define CPU_ATTN_TILE  16 /* query rows x grouped heads that share a load of K and V, about */
+
+/* Query rows of one sequence against one KV head. */
+struct cpu_attn_tile {
+    const float *q; /* first row, first head of the group */
+    float *dst;
+    int64_t ldq, ldd; /* floats from row to row */
+    int n_row, n_group;
+    const int32_t *pos;   /* [n_row] */
+    const int32_t *table; /* block numbers of the sequence */
+    const char *kv;       /* block 0, at this layer and KV head */
+    struct cpu_kv_geom geom;
+    float scale, softcap;
+    int window;
+    int split_lo, split_hi; /* splits to do */
+    /* NULL: merge and write dst. Else [split - split_lo][n_row * n_group] states are left here. */
+    float *part;
+    float *scratch; /* cpu_attn_scratch(n_row * n_group, head_dim) floats */
+};
+/* Floats of a state: v_dim sums, then maximum and weight. */
+static inline size_t cpu_attn_state(int v_dim)
+{
+    return (size_t)v_dim + 16;
+}
+static inline size_t cpu_attn_scratch(int m, int head_dim, int v_dim)
+{
+    return (size_t)m * ((size_t)head_dim + CPU_ATTN_CHUNK + 2 * cpu_attn_state(v_dim));
+}
+/* Positions that the row at `pos` sees: [*lo, pos]. */
+static inline int cpu_attn_first(int pos, int window)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+struct cpu_attn_kern {
+    void (*tile)(const struct cpu_attn_tile *t);
+    /* dst rows of t from the states of all its splits, `part` being split_lo's. */
+    void (*merge)(const struct cpu_attn_tile *t);
+};
+extern const struct cpu_attn_kern cpu_attn_scalar, cpu_attn_avx2, cpu_attn_avx512, cpu_attn_amx;
+
+struct cpu_top { /* most likely first */
+    float x;
+    int32_t id;
+};
+#define CPU_TOP_MAX 256
+struct cpu_sample_kern {
+    /* Largest value and the lowest id that has it; false when x holds NaN or +Inf, or nothing but -Inf. */
+    bool (*max)(const float *x, int64_t n, float *max, int32_t *id);
+    /* log(sum(exp(x - max))) + max, in double. */
+    double (*lse)(const float *x, int64_t n, float max);
+    /* e = exp((x - max) * inv_t); returns the sum, in blocks of CPU_SUM_BLOCK. e may be x. */
+    double (*exp_sum)(float *e, const float *x, int64_t n, float max, float inv_t);
+    /* Sum of x in blocks, block sums to `sums` [ceil(n / CPU_SUM_BLOCK)] when given. */
+    double (*sum)(const float *x, int64_t n, double *sums);
+    /* The k (1..CPU_TOP_MAX) largest, ties by lower id; returns how many (n if smaller). */
+    int (*top)(const float *x, int64_t n, int k, struct cpu_top *out);
+    /* Values above v, and equal ones before index `at`. */
+    int64_t (*rank)(const float *x, int64_t n, float v, int64_t at);
+};
+#define CPU_SUM_BLOCK 1024
+extern const struct cpu_sample_kern cpu_sample_scalar, cpu_sample_avx2, cpu_sample_avx512,
+    cpu_sample_amx;
+
+#endif

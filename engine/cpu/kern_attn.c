@@ -1,0 +1,308 @@
+/* Paged attention of one query tile against one KV head: flash-style online softmax (Dao et al. 2022) over
+ * the blocks where they lie. Order of every sum is fixed by absolute positions; see kern.h. Several query
+ * rows and the heads of a GQA group share each load of K and V. */
+#include "engine/cpu/kern.h"
+#include "engine/cpu/vec.h"
+
+#include <math.h>
+
+#define BT        KV_BLOCK_TOKENS
+#define N_BLK     (CPU_ATTN_CHUNK / BT)
+#define ROWS_WIDE 8 /* query rows of the widest micro-kernel */
+
+/* Blocks of one chunk and what the micro-kernels need of the tile. */
+struct chunk {
+    const struct cpu_attn_tile *t;
+    const char *blk[N_BLK]; /* K of each block; NULL past the last used */
+    int base;               /* position of the first token */
+    float *q;               /* [m, head_dim], scaled */
+    float *s;               /* [m, CPU_ATTN_CHUNK] scores, then weights */
+    float *o;               /* [m] states of the split */
+    size_t ldo;             /* floats of a state */
+    int m;
+};
+
+VI struct vf load(const void *p, size_t i, enum dtype dt)
+{
+    if (dt == DT_F16)
+        return vload_f16((const uint16_t *)p + i);
+    if (dt == DT_BF16)
+        return vload_bf16((const uint16_t *)p + i);
+    return vload((const float *)p + i);
+}
+
+/* Scores of `rows` query rows against `nb` blocks of 16 tokens: one chain over head_dim a lane. */
+VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype dt)
+{
+    int hd = c->t->geom.head_dim;
+    const float *q = c->q + (size_t)row * (size_t)hd;
+    struct vf acc[ROWS_WIDE];
+    for (int i = 0; i < rows * nb; i++)
+        acc[i] = vset1(0);
+    for (int d = 0; d < hd; d++)
+        for (int b = 0; b < nb; b++) {
+            struct vf k = load(c->blk[blk + b], (size_t)d * BT, dt);
+            for (int i = 0; i < rows; i++)
+                acc[i * nb + b] = vfma(vset1(q[i * hd + d]), k, acc[i * nb + b]);
+        }
+    for (int i = 0; i < rows; i++)
+        for (int b = 0; b < nb; b++)
+            vstore(c->s + (row + i) * CPU_ATTN_CHUNK + (blk + b) * BT, acc[i * nb + b]);
+}
+
+#if defined(CPU_ISA_avx512) || defined(CPU_ISA_amx)
+#define QK_WIDE 8
+#define PV_WIDE 4 /* rows x columns of 16: 16 accumulators */
+#define PV_COLS 4
+#else
+#define QK_WIDE 4
+#define PV_WIDE 4
+#define PV_COLS 1
+#endif
+
+VI void qk_all(const struct chunk *c, int b0, int b1, enum dtype dt)
+{
+    int row = 0;
+    for (; row + QK_WIDE <= c->m; row += QK_WIDE)
+        for (int b = b0; b < b1; b++)
+            qk(c, row, b, QK_WIDE, 1, dt);
+    if (QK_WIDE > 4 && row + 4 <= c->m) {
+        int b = b0;
+        for (; b + 2 <= b1; b += 2)
+            qk(c, row, b, 4, 2, dt);
+        if (b < b1)
+            qk(c, row, b, 4, 1, dt);
+        row += 4;
+    }
+    for (; row < c->m; row++) {
+        int b = b0;
+        for (; b + 4 <= b1; b += 4)
+            qk(c, row, b, 1, 4, dt);
+        for (; b < b1; b++)
+            qk(c, row, b, 1, 1, dt);
+    }
+}
+
+/* o[row.., col..] += sum over tokens [lo, hi) of the chunk of s * V: one chain over tokens a lane. */
+VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const int *range,
+           enum dtype dt)
+{
+    const struct cpu_kv_geom *g = &c->t->geom;
+    size_t v_at = (size_t)g->head_dim * BT + (size_t)col;
+    float *o = c->o + (size_t)row * c->ldo + col;
+    const float *s = c->s + row * CPU_ATTN_CHUNK;
+    struct vf acc[PV_WIDE * PV_COLS > 4 ? PV_WIDE * PV_COLS : 4];
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            acc[i * cols + j] = vload(o + (size_t)i * c->ldo + j * VL);
+    for (int t = range[0]; t < range[1]; t++) {
+        size_t at = v_at + (size_t)(t % BT) * (size_t)g->v_dim;
+        for (int j = 0; j < cols; j++) {
+            struct vf v = load(c->blk[t / BT], at + (size_t)j * VL, dt);
+            for (int i = 0; i < rows; i++)
+                acc[i * cols + j] = vfma(vset1(s[i * CPU_ATTN_CHUNK + t]), v, acc[i * cols + j]);
+        }
+    }
+    for (int i = 0; i < rows; i++)
+        for (int j = 0; j < cols; j++)
+            vstore(o + (size_t)i * c->ldo + j * VL, acc[i * cols + j]);
+}
+
+/* All columns of rows [row, row + n), which see the same tokens of the chunk. */
+VI void pv_rows(const struct chunk *c, int row, int n, const int *range, enum dtype dt)
+{
+    int v_dim = c->t->geom.v_dim;
+    for (; n >= PV_WIDE; n -= PV_WIDE, row += PV_WIDE) {
+        int col = 0;
+        for (; col + PV_COLS * VL <= v_dim; col += PV_COLS * VL)
+            pv(c, row, col, PV_WIDE, PV_COLS, range, dt);
+        for (; col < v_dim; col += VL)
+            pv(c, row, col, PV_WIDE, 1, range, dt);
+    }
+    for (; n > 0; n--, row++) {
+        int col = 0;
+        for (; col + 4 * VL <= v_dim; col += 4 * VL)
+            pv(c, row, col, 1, 4, range, dt);
+        for (; col < v_dim; col += VL)
+            pv(c, row, col, 1, 1, range, dt);
+    }
+}
+
+/* Tokens of the chunk that a row sees, [range[0], range[1]) from the chunk's first. */
+static bool row_range(const struct chunk *c, int m, int *range)
+{
+    int pos = c->t->pos[m / c->t->n_group];
+    int lo = cpu_attn_first(pos, c->t->window) - c->base, hi = pos + 1 - c->base;
+    range[0] = lo < 0 ? 0 : lo;
+    range[1] = hi > CPU_ATTN_CHUNK ? CPU_ATTN_CHUNK : hi;
+    return range[0] < range[1];
+}
+
+/* Scores to weights relative to the new maximum; the state is rescaled to it. Weights outside the range
+ * are never read by pv. */
+static void softmax_row(const struct chunk *c, int m, const int *range)
+{
+    float *s = c->s + m * CPU_ATTN_CHUNK, *o = c->o + (size_t)m * c->ldo;
+    float *mx = o + c->t->geom.v_dim, *sum = mx + 1;
+    const struct vf none = vset1(-INFINITY);
+    float cap = c->t->softcap;
+    struct vf v[N_BLK], top = none, add = vset1(0);
+    for (int b = 0; b < N_BLK; b++) {
+        int lo = range[0] - b * BT, hi = range[1] - b * BT;
+        lo = lo < 0 ? 0 : lo > BT ? BT : lo;
+        hi = hi < 0 ? 0 : hi > BT ? BT : hi;
+        if (lo >= hi) {
+            v[b] = none;
+            continue;
+        }
+        v[b] = vload(s + b * BT);
+        if (cap > 0)
+            v[b] = vmul(vset1(cap), vtanh(vdiv(v[b], vset1(cap))));
+        v[b] = vkeep(v[b], lo, hi, none);
+        top = vmax(top, v[b]);
+    }
+    float old = *mx, now = vhmax(top);
+    now = old > now ? old : now;
+    for (int b = 0; b < N_BLK; b++) {
+        struct vf p = vexp(vsub(v[b], vset1(now)));
+        vstore(s + b * BT, p);
+        add = vadd(add, p);
+    }
+    float alpha = vexp1(old - now);
+    *mx = now;
+    *sum = *sum * alpha + vhsum(add);
+    for (int d = 0; d < c->t->geom.v_dim; d += VL)
+        vstore(o + d, vmul(vload(o + d), vset1(alpha)));
+}
+
+VI void chunk_run(const struct chunk *c, int b0, int b1, enum dtype dt)
+{
+    qk_all(c, b0, b1, dt);
+    int range[2], next[2];
+    for (int m = 0; m < c->m;) {
+        if (!row_range(c, m, range)) {
+            m++;
+            continue;
+        }
+        int n = 1;
+        softmax_row(c, m, range);
+        while (m + n < c->m && row_range(c, m + n, next) && next[0] == range[0] &&
+               next[1] == range[1]) {
+            softmax_row(c, m + n, range);
+            n++;
+        }
+        pv_rows(c, m, n, range, dt);
+        m += n;
+    }
+}
+
+/* One chunk: find its blocks, then the loop of the pool's dtype. */
+static void chunk_do(struct chunk *c, int base)
+{
+    const struct cpu_attn_tile *t = c->t;
+    int b0 = N_BLK, b1 = 0, range[2];
+    c->base = base;
+    for (int m = 0; m < c->m; m += t->n_group)
+        if (row_range(c, m, range)) {
+            b0 = range[0] / BT < b0 ? range[0] / BT : b0;
+            b1 = (range[1] + BT - 1) / BT > b1 ? (range[1] + BT - 1) / BT : b1;
+        }
+    for (int b = b0; b < b1; b++)
+        c->blk[b] = t->kv + (size_t)t->table[base / BT + b] * t->geom.block_bytes;
+    if (b0 >= b1)
+        return;
+    if (t->geom.dtype == DT_F16)
+        chunk_run(c, b0, b1, DT_F16);
+    else if (t->geom.dtype == DT_BF16)
+        chunk_run(c, b0, b1, DT_BF16);
+    else
+        chunk_run(c, b0, b1, DT_F32);
+}
+
+/* Does row m see a token of this split? */
+static bool in_split(const struct cpu_attn_tile *t, int m, int split)
+{
+    int pos = t->pos[m / t->n_group];
+    return cpu_attn_first(pos, t->window) < (split + 1) * CPU_ATTN_SPLIT &&
+           pos >= split * CPU_ATTN_SPLIT;
+}
+
+static void state_clear(float *o, int v_dim)
+{
+    memset(o, 0, sizeof(float) * cpu_attn_state(v_dim));
+    o[v_dim] = -INFINITY;
+}
+
+/* to = to and `part` together; to's maximum of -inf with weight 0 is "nothing yet". */
+static void state_merge(float *to, const float *part, int v_dim)
+{
+    float *mt = to + v_dim;
+    const float *mp = part + v_dim;
+    if (mt[0] == -INFINITY && mt[1] == 0) {
+        memcpy(to, part, sizeof(float) * cpu_attn_state(v_dim));
+        return;
+    }
+    float now = mt[0] > mp[0] ? mt[0] : mp[0];
+    float a = vexp1(mt[0] - now), b = vexp1(mp[0] - now);
+    for (int d = 0; d < v_dim; d += VL)
+        vstore(to + d, vadd(vmul(vload(to + d), vset1(a)), vmul(vload(part + d), vset1(b))));
+    mt[0] = now;
+    mt[1] = mt[1] * a + mp[1] * b;
+}
+
+static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
+{
+    int hd = t->geom.head_dim;
+    float *dst = t->dst + (m / t->n_group) * t->ldd + (int64_t)(m % t->n_group) * hd;
+    struct vf w = vset1(1.0f / o[t->geom.v_dim + 1]);
+    for (int d = 0; d < hd; d += VL)
+        vstoren(dst + d, vmul(vload(o + d), w), hd - d < VL ? hd - d : VL);
+}
+
+static void tile(const struct cpu_attn_tile *t)
+{
+    int hd = t->geom.head_dim, v_dim = t->geom.v_dim, m_all = t->n_row * t->n_group;
+    size_t ldo = cpu_attn_state(v_dim);
+    struct chunk c = {.t = t, .m = m_all, .ldo = ldo, .q = t->scratch};
+    c.s = c.q + (size_t)m_all * (size_t)hd;
+    float *all = c.s + (size_t)m_all * CPU_ATTN_CHUNK, *part = all + (size_t)m_all * ldo;
+    for (int m = 0; m < m_all; m++) {
+        const float *q = t->q + (m / t->n_group) * t->ldq + (int64_t)(m % t->n_group) * hd;
+        for (int d = 0; d < hd; d++)
+            c.q[m * hd + d] = q[d] * t->scale;
+        state_clear(all + (size_t)m * ldo, v_dim);
+    }
+    for (int sp = t->split_lo; sp < t->split_hi; sp++) {
+        c.o = t->part ? t->part + (size_t)(sp - t->split_lo) * (size_t)m_all * ldo : part;
+        for (int m = 0; m < m_all; m++)
+            state_clear(c.o + (size_t)m * ldo, v_dim);
+        for (int base = sp * CPU_ATTN_SPLIT; base < (sp + 1) * CPU_ATTN_SPLIT;
+             base += CPU_ATTN_CHUNK)
+            chunk_do(&c, base);
+        for (int m = 0; !t->part && m < m_all; m++)
+            if (in_split(t, m, sp))
+                state_merge(all + (size_t)m * ldo, c.o + (size_t)m * ldo, v_dim);
+    }
+    for (int m = 0; !t->part && m < m_all; m++)
+        write_row(t, m, all + (size_t)m * ldo);
+}
+
+static void merge(const struct cpu_attn_tile *t)
+{
+    int v_dim = t->geom.v_dim, m_all = t->n_row * t->n_group;
+    size_t ldo = cpu_attn_state(v_dim);
+    for (int m = 0; m < m_all; m++) {
+        float *all = t->scratch;
+        state_clear(all, v_dim);
+        for (int sp = t->split_lo; sp < t->split_hi; sp++)
+            if (in_split(t, m, sp))
+                state_merge(
+                    all, t->part + ((size_t)(sp - t->split_lo) * (size_t)m_all + (size_t)m) * ldo,
+                    v_dim);
+        write_row(t, m, all);
+    }
+}
+
+#define TABLE_(isa) const struct cpu_attn_kern cpu_attn_##isa = {.tile = tile, .merge = merge}
+#define TABLE(isa)  TABLE_(isa)
+TABLE(CPU_ISA);

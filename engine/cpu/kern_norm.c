@@ -1,0 +1,189 @@
+/* Row kernels: RMS norm, rotary embedding with KV write, gated activation, scaling. See kern.h. */
+#include "engine/cpu/kern.h"
+#include "engine/cpu/vec.h"
+
+#include <math.h>
+
+/* Four chains of 16 lanes, whatever the length; the tail is a masked vector of the next chain. */
+static float sum_squares(const float *x, int64_t d)
+{
+    struct vf s[4] = {vset1(0), vset1(0), vset1(0), vset1(0)};
+    int64_t i = 0;
+    for (; i + 4 * VL <= d; i += 4 * VL)
+        for (int j = 0; j < 4; j++) {
+            struct vf v = vload(x + i + j * VL);
+            s[j] = vfma(v, v, s[j]);
+        }
+    for (int j = 0; i < d; i += VL, j++) {
+        struct vf v = vloadn(x + i, d - i < VL ? (int)(d - i) : VL);
+        s[j] = vfma(v, v, s[j]);
+    }
+    return vhsum(vadd(vadd(s[0], s[1]), vadd(s[2], s[3])));
+}
+
+static void norm_scale(float *dst, const float *x, const float *w, int64_t d, float eps)
+{
+    float r = 1.0f / sqrtf(sum_squares(x, d) / (float)d + eps);
+    struct vf vr = vset1(r);
+    int64_t i = 0;
+    for (; i + VL <= d; i += VL)
+        vstore(dst + i, vmul(vmul(vload(x + i), vr), vload(w + i)));
+    if (i < d) {
+        int n = (int)(d - i);
+        vstoren(dst + i, vmul(vmul(vloadn(x + i, n), vr), vloadn(w + i, n)), n);
+    }
+}
+
+static void rmsnorm(float *dst, float *x, const float *add, const float *w, int64_t d, float eps)
+{
+    if (add) {
+        int64_t i = 0;
+        for (; i + VL <= d; i += VL)
+            vstore(x + i, vadd(vload(x + i), vload(add + i)));
+        for (; i < d; i++)
+            x[i] += add[i];
+    }
+    if (dst)
+        norm_scale(dst, x, w, d, eps);
+}
+
+static void rope_head(float *x, const float *c, const float *s, int n_rot, enum rope_style style)
+{
+    int half = n_rot / 2;
+    if (style == ROPE_NORM) {
+        for (int i = 0; i < half; i++) {
+            float a = x[2 * i], b = x[2 * i + 1];
+            x[2 * i] = a * c[i] - b * s[i];
+            x[2 * i + 1] = a * s[i] + b * c[i];
+        }
+    } else if (style == ROPE_NEOX) {
+        for (int i = 0; i < half; i++) {
+            float a = x[i], b = x[half + i];
+            x[i] = a * c[i] - b * s[i];
+            x[half + i] = a * s[i] + b * c[i];
+        }
+    }
+}
+
+/* 16 values (n of them real) as the KV dtype; `es` bytes each. */
+VI void convert(void *dst, struct vf v, enum dtype dt)
+{
+    if (dt == DT_F16)
+        vstore_f16(dst, v);
+    else if (dt == DT_BF16)
+        vstore_bf16(dst, v);
+    else
+        vstore(dst, v);
+}
+
+static void write_k(const struct cpu_kv_geom *g, char *kv, const float *k, int slot)
+{
+    union {
+        float f[VL];
+        uint16_t h[VL];
+    } t;
+    for (int d = 0; d < g->head_dim; d += VL) {
+        int n = g->head_dim - d < VL ? g->head_dim - d : VL;
+        convert(&t, vloadn(k + d, n), g->dtype);
+        if (g->dtype == DT_F32) {
+            float *p = (float *)(void *)kv + (size_t)d * KV_BLOCK_TOKENS + (size_t)slot;
+            for (int i = 0; i < n; i++)
+                p[i * KV_BLOCK_TOKENS] = t.f[i];
+        } else {
+            uint16_t *p = (uint16_t *)(void *)kv + (size_t)d * KV_BLOCK_TOKENS + (size_t)slot;
+            for (int i = 0; i < n; i++)
+                p[i * KV_BLOCK_TOKENS] = t.h[i];
+        }
+    }
+}
+
+static void write_v(const struct cpu_kv_geom *g, char *kv, const float *v, int slot)
+{
+    size_t es = dtype_bytes(g->dtype);
+    char *p = kv + es * KV_BLOCK_TOKENS * (size_t)g->head_dim + es * (size_t)(slot * g->v_dim);
+    for (int d = 0; d < g->head_dim; d += VL) {
+        int n = g->head_dim - d < VL ? g->head_dim - d : VL;
+        convert(p + es * (size_t)d, vloadn(v + d, n), g->dtype);
+    }
+}
+
+static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, void *kv, int slot)
+{
+    const struct cpu_kv_geom *g = &a->geom;
+    const float *c = cs, *s = cs + a->n_rot / 2;
+    int hd = g->head_dim;
+    for (int h = 0; h < a->n_head + a->n_kv_head; h++) {
+        float *x = qkv + (int64_t)h * hd;
+        const float *w = h < a->n_head ? a->q_norm : a->k_norm;
+        if (w)
+            norm_scale(x, x, w, hd, a->eps);
+        rope_head(x, c, s, a->n_rot, a->style);
+    }
+    const float *k = qkv + (int64_t)a->n_head * hd, *v = k + (int64_t)a->n_kv_head * hd;
+    for (int h = 0; h < a->n_kv_head; h++) {
+        char *p = (char *)kv + (size_t)h * a->head_bytes;
+        write_k(g, p, k + (int64_t)h * hd, slot);
+        write_v(g, p, v + (int64_t)h * hd, slot);
+    }
+}
+
+VI struct vf silu(struct vf x)
+{
+    return vdiv(x, vadd(vset1(1), vexp(vsub(vset1(0), x))));
+}
+VI struct vf gelu_tanh(struct vf x)
+{
+    struct vf x3 = vmul(vmul(x, x), x);
+    struct vf u = vmul(vset1(0.7978845608f), vfma(vset1(0.044715f), x3, x));
+    return vmul(vmul(vset1(0.5f), x), vadd(vset1(1), vtanh(u)));
+}
+/* erf by Abramowitz and Stegun 7.1.26: absolute error below 3e-7 with f32 rounding. */
+VI struct vf gelu_erf(struct vf x)
+{
+    const struct vf one = vset1(1);
+    struct vf z = vabs(vmul(x, vset1(0.70710678f)));
+    struct vf t = vdiv(one, vfma(vset1(0.3275911f), z, one));
+    struct vf p = vset1(1.061405429f);
+    p = vfma(p, t, vset1(-1.453152027f));
+    p = vfma(p, t, vset1(1.421413741f));
+    p = vfma(p, t, vset1(-0.284496736f));
+    p = vfma(p, t, vset1(0.254829592f));
+    /* 1 - erf(z), small for large z: kept as it is, so that the negative tail has no cancellation */
+    struct vf q = vmul(vmul(p, t), vexp(vmul(vsub(vset1(0), z), z)));
+    struct vf phi = vsel_lt(x, vset1(0), q, vsub(vset1(2), q));
+    return vmul(vmul(vset1(0.5f), x), phi);
+}
+
+#define ACT_LOOP(fn)                                                                               \
+    for (int64_t i = 0; i < n; i += VL) {                                                          \
+        int m = n - i < VL ? (int)(n - i) : VL;                                                    \
+        vstoren(dst + i, vmul(fn(vloadn(gate + i, m)), vloadn(up + i, m)), m);                     \
+    }
+
+static void act_mul(float *dst, const float *gate, const float *up, int64_t n, enum act_kind act)
+{
+    if (act == ACT_SILU) {
+        ACT_LOOP(silu)
+    } else if (act == ACT_GELU_TANH) {
+        ACT_LOOP(gelu_tanh)
+    } else {
+        ACT_LOOP(gelu_erf)
+    }
+}
+
+static void scale(float *x, int64_t n, float k, float softcap)
+{
+    for (int64_t i = 0; i < n; i += VL) {
+        int m = n - i < VL ? (int)(n - i) : VL;
+        struct vf v = vloadn(x + i, m);
+        if (softcap > 0)
+            v = vmul(vset1(softcap), vtanh(vdiv(v, vset1(softcap))));
+        vstoren(x + i, vmul(v, vset1(k)), m);
+    }
+}
+
+#define TABLE_(isa)                                                                                \
+    const struct cpu_norm_kern cpu_norm_##isa = {                                                  \
+        .rmsnorm = rmsnorm, .rope_kv = rope_kv, .act_mul = act_mul, .scale = scale}
+#define TABLE(isa) TABLE_(isa)
+TABLE(CPU_ISA);

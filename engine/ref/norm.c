@@ -1,0 +1,88 @@
+/* Reference: RMS norm, gated activation, gather, scale. */
+#include "engine/ref/ref_impl.h"
+
+#include <math.h>
+
+int ref__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
+{
+    if (ops_check_rmsnorm(a, DT_F32))
+        return ERR_INVAL;
+    float *x = ref__ptr(d, &a->x);
+    const float *add = a->add.buf ? ref__ptr(d, &a->add) : NULL;
+    float *dst = a->dst.buf ? ref__ptr(d, &a->dst) : NULL;
+    const float *w = a->dst.buf ? ref__ptr(d, &a->w) : NULL;
+    if (!x || (a->add.buf && !add) || (a->dst.buf && (!dst || !w)))
+        return ERR_INVAL;
+    int64_t n = a->x.shape[1];
+    for (int64_t i = 0; i < a->x.shape[0]; i++) {
+        float *r = x + i * a->x.stride[0];
+        double sum = 0;
+        for (int64_t k = 0; k < n; k++) {
+            if (add)
+                r[k] += add[i * a->add.stride[0] + k];
+            sum += (double)r[k] * (double)r[k];
+        }
+        double inv = 1 / sqrt(sum / (double)n + (double)a->eps);
+        for (int64_t k = 0; dst && k < n; k++)
+            dst[i * a->dst.stride[0] + k] = (float)((double)r[k] * inv * (double)w[k]);
+    }
+    return 0;
+}
+
+static double act(double x, enum act_kind kind)
+{
+    if (kind == ACT_SILU)
+        return x / (1 + exp(-x));
+    if (kind == ACT_GELU_TANH)
+        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    return 0.5 * x * erfc(-x * M_SQRT1_2);
+}
+
+int ref__act_mul(struct dev *d, const struct op_act_mul *a)
+{
+    if (ops_check_act_mul(a, DT_F32))
+        return ERR_INVAL;
+    float *dst = ref__ptr(d, &a->dst);
+    const float *g = ref__ptr(d, &a->gate_up);
+    if (!dst || !g)
+        return ERR_INVAL;
+    int64_t n = a->dst.shape[1];
+    for (int64_t i = 0; i < a->dst.shape[0]; i++)
+        for (int64_t k = 0; k < n; k++) {
+            const float *r = g + i * a->gate_up.stride[0];
+            dst[i * a->dst.stride[0] + k] = (float)(act((double)r[k], a->act) * (double)r[n + k]);
+        }
+    return 0;
+}
+
+int ref__gather(struct dev *d, const struct op_gather *a)
+{
+    if (!d->in_step || ops_check_gather(a, DT_F32, &d->meta))
+        return ERR_INVAL;
+    float *dst = ref__ptr(d, &a->dst);
+    const float *src = ref__ptr(d, &a->src);
+    if (!dst || !src)
+        return ERR_INVAL;
+    for (int i = 0; i < d->meta.n_logit; i++)
+        for (int64_t k = 0; k < a->dst.shape[1]; k++)
+            dst[i * a->dst.stride[0] + k] = src[d->meta.logit_row[i] * a->src.stride[0] + k];
+    return 0;
+}
+
+int ref__scale(struct dev *d, const struct op_scale *a)
+{
+    if (ops_check_scale(a, DT_F32))
+        return ERR_INVAL;
+    float *x = ref__ptr(d, &a->x);
+    if (!x)
+        return ERR_INVAL;
+    for (int64_t i = 0; i < a->x.shape[0]; i++)
+        for (int64_t k = 0; k < a->x.shape[1]; k++) {
+            float *p = x + i * a->x.stride[0] + k;
+            double v = (double)*p, cap = (double)a->softcap;
+            if (cap > 0)
+                v = cap * tanh(v / cap);
+            *p = (float)(v * (double)a->scale);
+        }
+    return 0;
+}

@@ -1,0 +1,158 @@
+/* Shared by the op tests: every backend configuration that this host can run (ref, then each ISA table with
+ * one thread, then the best with 2 and 4), seeded data, guard bytes around outputs, error measures. */
+#ifndef TESTS_OPS_OPS_TEST_H
+#define TESTS_OPS_OPS_TEST_H
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/backend.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "engine/cpu/dispatch.h"
+
+#define OT_MAX   8
+#define OT_GUARD 256 /* bytes of pattern before and behind an output */
+
+struct ot_back {
+    const struct backend *b;
+    struct dev *d;
+    const char *isa;
+    int threads;
+    char name[80];
+};
+static struct ot_back ot_backs[OT_MAX];
+static int ot_n;
+
+static inline void ot_add(const struct backend *b, const char *isa, int threads)
+{
+    struct ot_back *x = &ot_backs[ot_n++];
+    struct err e = {0};
+    struct backend_info info;
+    struct backend_opts o = {.n_threads = threads, .isa = isa, .precision = PRECISION_F32};
+    x->b = b;
+    x->isa = isa;
+    x->threads = threads;
+    if (b->open(&x->d, &o, &e)) {
+        fprintf(stderr, "open %s: %s\n", b->name, e.text);
+        abort();
+    }
+    b->info(x->d, &info);
+    snprintf(x->name, sizeof x->name, "%s, %d threads", info.name, info.n_threads);
+}
+
+/* Index 0 is ref; 1.. are CPU tables with 1 thread; the last two are the best with 2 and 4. */
+static inline int ot_open(void **st)
+{
+    (void)st;
+    const char *best = "scalar";
+    ot_add(&ref_backend, NULL, 0);
+    for (int i = 0; i < CPU_N_ISA; i++) {
+        if (!cpu_isa_usable(i)) {
+            print_message("SKIP isa %s: this processor can't run it\n", cpu_isas[i].name);
+            continue;
+        }
+        best = cpu_isas[i].name;
+        ot_add(&cpu_backend, best, 1);
+    }
+    ot_add(&cpu_backend, best, 2);
+    ot_add(&cpu_backend, best, 4);
+    return 0;
+}
+
+static inline int ot_close(void **st)
+{
+    (void)st;
+    for (int i = 0; i < ot_n; i++)
+        ot_backs[i].b->close(ot_backs[i].d);
+    ot_n = 0;
+    return 0;
+}
+
+/* xorshift; uniform in [-1, 1) */
+static uint64_t ot_state = 88172645463325252u;
+static inline uint64_t ot_next(void)
+{
+    ot_state ^= ot_state << 13;
+    ot_state ^= ot_state >> 7;
+    return ot_state ^= ot_state << 17;
+}
+static inline float ot_rand(void)
+{
+    return (float)(int32_t)(ot_next() >> 32) * 0x1p-31f;
+}
+static inline void ot_fill(float *p, size_t n, float scale)
+{
+    for (size_t i = 0; i < n; i++)
+        p[i] = ot_rand() * scale;
+}
+
+/* Allocate and fill a buffer of n floats; guarded on both sides. The tensor's off is OT_GUARD. */
+static inline struct tensor ot_tensor(const struct ot_back *x, int64_t rows, int64_t cols,
+                                      const float *data)
+{
+    size_t n = (size_t)(rows * cols) * sizeof(float), all = n + 2 * OT_GUARD;
+    char *raw = malloc(all);
+    memset(raw, 0xA5, all);
+    if (data)
+        memcpy(raw + OT_GUARD, data, n);
+    dev_buf b = 0;
+    assert_int_equal(x->b->buf_alloc(x->d, all, &b), 0);
+    assert_int_equal(x->b->write(x->d, b, 0, raw, all), 0);
+    free(raw);
+    return tensor_2d(DT_F32, b, OT_GUARD, rows, cols);
+}
+
+/* Read back, check the guards, release. */
+static inline void ot_take(const struct ot_back *x, struct tensor t, float *out)
+{
+    size_t n = (size_t)(t.shape[0] * t.stride[0]) * sizeof(float), all = n + 2 * OT_GUARD;
+    unsigned char *raw = malloc(all);
+    assert_int_equal(x->b->read(x->d, t.buf, 0, raw, all), 0);
+    for (size_t i = 0; i < OT_GUARD; i++)
+        if (raw[i] != 0xA5 || raw[all - 1 - i] != 0xA5)
+            fail_msg("%s: wrote outside its output", x->name);
+    if (out)
+        memcpy(out, raw + OT_GUARD, n);
+    free(raw);
+    x->b->buf_free(x->d, t.buf);
+}
+
+/* sum (a - b)^2 / sum b^2 */
+static inline double ot_nmse(const float *a, const float *b, size_t n)
+{
+    double num = 0, den = 1e-30;
+    for (size_t i = 0; i < n; i++) {
+        double d = (double)a[i] - (double)b[i];
+        num += d * d;
+        den += (double)b[i] * (double)b[i];
+    }
+    return num / den;
+}
+
+static inline void ot_near(const struct ot_back *x, const char *what, const float *a,
+                           const float *b, size_t n, double bound)
+{
+    double e = ot_nmse(a, b, n);
+    if (!(e <= bound))
+        fail_msg("%s: %s: nmse %g over %g", x->name, what, e, bound);
+}
+
+static inline void ot_same(const struct ot_back *x, const char *what, const float *a,
+                           const float *b, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a))
+            fail_msg("%s: %s: value %zu is %a and %a", x->name, what, i, (double)a[i],
+                     (double)b[i]);
+}
+
+#endif

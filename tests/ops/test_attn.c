@@ -1,0 +1,263 @@
+/* op_rope_kv and op_attn: each table against ref over head sizes, grouping, lengths, windows and KV dtypes;
+ * equal bits however the rows are cut into steps, mixed with others, or spread over threads. */
+#include "tests/ops/ops_test.h"
+
+/* One model shape and the sequences that run through it. */
+struct shape {
+    int n_head, n_kv_head, head_dim, n_rot;
+    enum rope_style style;
+    enum dtype dt;
+    int window;
+    float softcap;
+    bool qk_norm;
+};
+
+#define MAX_SEQ 3
+/* Rows of sequences, and how they are cut into steps. */
+struct plan {
+    int n_seq, len[MAX_SEQ];
+    int chunk;    /* tokens of a sequence in a step */
+    bool reverse; /* sequences in the other order, blocks at other numbers */
+    bool alone;   /* one sequence a step */
+};
+
+struct model {
+    const struct ot_back *x;
+    const struct shape *s;
+    struct dev_kv *kv;
+    struct tensor freq, qn, kn;
+    int n_block, stride;
+    int32_t *table; /* [MAX_SEQ, stride] */
+};
+
+static void model_open(struct model *m, const struct ot_back *x, const struct shape *s,
+                       const struct plan *p)
+{
+    struct err e = {0};
+    int longest = 1;
+    for (int i = 0; i < p->n_seq; i++)
+        longest = p->len[i] > longest ? p->len[i] : longest;
+    *m = (struct model){.x = x, .s = s, .stride = (longest + 15) / 16};
+    m->n_block = 1 + MAX_SEQ * m->stride;
+    struct kv_desc k = {.n_layer = 2,
+                        .n_kv_head = s->n_kv_head,
+                        .head_dim = s->head_dim,
+                        .n_block = m->n_block,
+                        .dtype = s->dt};
+    assert_int_equal(x->b->kv_open(x->d, &m->kv, &k, &e), 0);
+    m->table = malloc(sizeof(int32_t) * (size_t)(MAX_SEQ * m->stride));
+    for (int i = 0; i < MAX_SEQ * m->stride; i++) /* scattered, a permutation */
+        m->table[i] = 1 + (p->reverse ? MAX_SEQ * m->stride - 1 - i : i);
+    float f[256], w[512];
+    for (int i = 0; i < s->n_rot / 2; i++)
+        f[i] = powf(10000, -2.0f * (float)i / (float)s->n_rot);
+    m->freq = ot_tensor(x, 1, s->n_rot / 2, f);
+    for (int i = 0; i < s->head_dim; i++)
+        w[i] = 1 + 0.01f * (float)(i % 7);
+    m->qn = s->qk_norm ? ot_tensor(x, 1, s->head_dim, w) : (struct tensor){0};
+    m->kn = s->qk_norm ? ot_tensor(x, 1, s->head_dim, w) : (struct tensor){0};
+}
+
+static void model_close(struct model *m)
+{
+    ot_take(m->x, m->freq, NULL);
+    if (m->s->qk_norm) {
+        ot_take(m->x, m->qn, NULL);
+        ot_take(m->x, m->kn, NULL);
+    }
+    m->x->b->kv_close(m->x->d, m->kv);
+    free(m->table);
+}
+
+/* Rows of one step. */
+struct step {
+    int32_t tok[4096], pos[4096], start[MAX_SEQ + 1], table[4096];
+    int64_t at[4096]; /* row of the whole data that each row is */
+    int n_row, n_seq;
+};
+
+static int layer_ops(struct model *m, struct tensor qkv, struct tensor dst)
+{
+    const struct shape *s = m->s;
+    struct op_rope_kv r = {.qkv = qkv,
+                           .n_head = s->n_head,
+                           .n_kv_head = s->n_kv_head,
+                           .head_dim = s->head_dim,
+                           .n_rot = s->n_rot,
+                           .style = s->style,
+                           .inv_freq = m->freq,
+                           .attn_factor = 1,
+                           .q_norm = m->qn,
+                           .k_norm = m->kn,
+                           .norm_eps = 1e-6f,
+                           .kv = m->kv,
+                           .layer = 1};
+    int rc = m->x->b->rope_kv(m->x->d, &r);
+    if (rc)
+        return rc;
+    struct op_attn a = {.dst = dst,
+                        .qkv = qkv,
+                        .n_head = s->n_head,
+                        .n_kv_head = s->n_kv_head,
+                        .head_dim = s->head_dim,
+                        .scale = 1 / sqrtf((float)s->head_dim),
+                        .window = s->window,
+                        .softcap = s->softcap,
+                        .kv = m->kv,
+                        .layer = 1};
+    return m->x->b->attn(m->x->d, &a);
+}
+
+static void step_run(struct model *m, struct step *t, const float *data, float *out)
+{
+    const struct ot_back *x = m->x;
+    int64_t hd = m->s->head_dim, cols = (m->s->n_head + 2 * m->s->n_kv_head) * hd;
+    int64_t oc = m->s->n_head * hd;
+    float *in = malloc(sizeof(float) * (size_t)(t->n_row * cols));
+    float *o = malloc(sizeof(float) * (size_t)(t->n_row * oc));
+    for (int i = 0; i < t->n_row; i++)
+        memcpy(in + i * cols, data + t->at[i] * cols, sizeof(float) * (size_t)cols);
+    struct step_meta meta = {.n_row = t->n_row,
+                             .n_seq = t->n_seq,
+                             .tok = t->tok,
+                             .pos = t->pos,
+                             .seq_start = t->start,
+                             .block_table = t->table,
+                             .block_stride = m->stride};
+    assert_int_equal(x->b->step_begin(x->d, &meta), 0);
+    struct tensor qkv = ot_tensor(x, t->n_row, cols, in), dst = ot_tensor(x, t->n_row, oc, NULL);
+    assert_int_equal(layer_ops(m, qkv, dst), 0);
+    ot_take(x, dst, o);
+    ot_take(x, qkv, NULL);
+    for (int i = 0; i < t->n_row; i++)
+        memcpy(out + t->at[i] * oc, o + i * oc, sizeof(float) * (size_t)oc);
+    free(in);
+    free(o);
+}
+
+/* All tokens of all sequences, in steps as the plan says; out rows in the data's order. */
+static void run(const struct ot_back *x, const struct shape *s, const struct plan *p,
+                const float *data, float *out)
+{
+    struct model m;
+    static struct step t;
+    int done[MAX_SEQ] = {0}, first[MAX_SEQ], total = 0;
+    for (int i = 0; i < p->n_seq; total += p->len[i++])
+        first[i] = total;
+    model_open(&m, x, s, p);
+    for (int left = total; left > 0; left -= t.n_row) {
+        t.n_row = t.n_seq = 0;
+        for (int k = 0; k < p->n_seq && !(p->alone && t.n_row); k++) {
+            int q = p->reverse ? p->n_seq - 1 - k : k, n = p->len[q] - done[q];
+            n = n > p->chunk ? p->chunk : n;
+            if (n == 0)
+                continue;
+            t.start[t.n_seq] = t.n_row;
+            memcpy(t.table + t.n_seq++ * m.stride, m.table + q * m.stride,
+                   sizeof(int32_t) * (size_t)m.stride);
+            for (int i = 0; i < n; i++, t.n_row++) {
+                t.pos[t.n_row] = done[q];
+                t.at[t.n_row] = first[q] + done[q]++;
+            }
+        }
+        t.start[t.n_seq] = t.n_row;
+        step_run(&m, &t, data, out);
+    }
+    model_close(&m);
+}
+
+static size_t n_rows(const struct plan *p)
+{
+    size_t n = 0;
+    for (int i = 0; i < p->n_seq; i++)
+        n += (size_t)p->len[i];
+    return n;
+}
+
+static float *new_data(const struct shape *s, size_t rows)
+{
+    size_t n = rows * (size_t)((s->n_head + 2 * s->n_kv_head) * s->head_dim);
+    float *p = malloc(n * sizeof *p);
+    ot_fill(p, n, 2);
+    return p;
+}
+
+static const struct shape shapes[] = {
+    {3, 3, 32, 32, ROPE_NORM, DT_F32, 0, 0, false},
+    {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false},
+    {8, 1, 128, 128, ROPE_NEOX, DT_BF16, 0, 0, true},
+    {4, 2, 80, 40, ROPE_NORM, DT_F16, 0, 0, false},
+    {2, 1, 256, 256, ROPE_NEOX, DT_F32, 50, 30, false},
+    {6, 2, 64, 64, ROPE_NEOX, DT_BF16, 100, 0, false},
+    {2, 2, 20, 10, ROPE_NEOX, DT_F16, 7, 0, true},
+    {4, 4, 4, 4, ROPE_NONE, DT_F32, 0, 0, false},
+};
+#define N_SHAPE (sizeof shapes / sizeof *shapes)
+
+static void test_against_ref(void **st)
+{
+    (void)st;
+    static const struct plan plans[] = {
+        {1, {1}, 512, false, false},
+        {3, {1, 17, 40}, 512, false, false},
+        {2, {150, 65}, 512, false, false},
+        {1, {310}, 512, false, false},
+    };
+    for (size_t i = 0; i < N_SHAPE; i++)
+        for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+            size_t rows = n_rows(&plans[k]);
+            size_t n = rows * (size_t)(shapes[i].n_head * shapes[i].head_dim);
+            float *data = new_data(&shapes[i], rows), *want = malloc(n * sizeof *want);
+            float *got = malloc(n * sizeof *got);
+            run(&ot_backs[0], &shapes[i], &plans[k], data, want);
+            for (int b = 1; b < ot_n; b++) {
+                run(&ot_backs[b], &shapes[i], &plans[k], data, got);
+                /* a half KV value may round the other way after rope in f32 */
+                double bound = shapes[i].dt == DT_F32   ? 1e-11
+                               : shapes[i].dt == DT_F16 ? 1e-8
+                                                        : 1e-6;
+                ot_near(&ot_backs[b], "attention", got, want, n, bound);
+            }
+            free(data);
+            free(want);
+            free(got);
+        }
+}
+
+static void test_same_bits(void **st)
+{
+    (void)st;
+    static const struct plan plans[] = {
+        {3, {600, 33, 270}, 600, false, false}, {3, {600, 33, 270}, 1, false, false},
+        {3, {600, 33, 270}, 7, true, false},    {3, {600, 33, 270}, 64, false, true},
+        {3, {600, 33, 270}, 512, true, false},
+    };
+    for (size_t i = 1; i < N_SHAPE; i++) {
+        size_t rows = n_rows(&plans[0]), n = rows * (size_t)(shapes[i].n_head * shapes[i].head_dim);
+        float *data = new_data(&shapes[i], rows), *want = malloc(n * sizeof *want);
+        float *got = malloc(n * sizeof *got);
+        for (int b = 1; b < ot_n; b++) {
+            if (b < ot_n - 2) /* the best with one thread is what 2 and 4 threads must equal */
+                run(&ot_backs[b], &shapes[i], &plans[0], data, want);
+            bool slow = strcmp(ot_backs[b].isa, "scalar") == 0;
+            for (size_t k = 0; k < sizeof plans / sizeof *plans; k++) {
+                if (slow && (k == 0 || i > 3))
+                    continue;
+                run(&ot_backs[b], &shapes[i], &plans[k], data, got);
+                ot_same(&ot_backs[b], "chunks", got, want, n);
+            }
+        }
+        free(data);
+        free(want);
+        free(got);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_against_ref),
+        cmocka_unit_test(test_same_bits),
+    };
+    return cmocka_run_group_tests(tests, ot_open, ot_close);
+}
