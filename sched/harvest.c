@@ -1,0 +1,80 @@
+/* What a step brought: computed counts move, full blocks are indexed, chosen tokens become events. */
+#include "sched/sched_impl.h"
+
+static bool is_stop(const struct request *r, int32_t token)
+{
+    for (int i = 0; i < r->n_stop_id; i++)
+        if (r->stop_id[i] == token)
+            return true;
+    return false;
+}
+
+static void emit_token(struct sched *s, struct seq *q, enum event_kind kind, int32_t index,
+                       const struct sample_out *out)
+{
+    struct event ev = {.kind = kind,
+                       .req = q->req->r->id,
+                       .choice = q->choice,
+                       .index = index,
+                       .tok = *out,
+                       .stop_token = -1};
+    s->o.emit(s->o.arg, &ev);
+}
+
+static void take_token(struct sched *s, struct seq *q, const struct sample_out *out)
+{
+    struct sreq *r = q->req;
+    if (is_stop(r->r, out->token)) {
+        sched__emit_finish(s, q, FINISH_STOP, out->token);
+        return;
+    }
+    CHECK(q->n_known < q->cap);
+    q->tok[q->n_known++] = out->token;
+    if (!r->first_token_us)
+        r->first_token_us = s->now;
+    s->st.generated_tokens++;
+    emit_token(s, q, EV_TOKEN, q->n_output++, out);
+    if (q->n_output == r->max_out)
+        sched__emit_finish(s, q, FINISH_LENGTH, -1);
+}
+
+static bool all_finite(const struct plan *p, const struct plan_entry *en, int32_t n_logit)
+{
+    for (int32_t i = 0; i < n_logit; i++)
+        if (p->out[en->first_logit + i].bad)
+            return false;
+    return true;
+}
+
+static void harvest_seq(struct sched *s, const struct plan_entry *en, int32_t n_logit)
+{
+    struct seq *q = en->q;
+    const struct sample_out *out = s->plan.out + en->first_logit;
+    int32_t n_prompt = q->req->r->n_prompt;
+    if (q->state != SEQ_RUNNING) /* its request ended earlier in this harvest */
+        return;
+    if (!all_finite(&s->plan, en, n_logit)) {
+        sched__seq_distrust(s, q);
+        sched__req_end(s, q->req, ERR_DEVICE, "logits are not finite");
+        return;
+    }
+    int32_t fresh = n_prompt - q->n_computed;
+    if (fresh > 0)
+        s->st.prompt_tokens += (uint64_t)(fresh < en->n_tok ? fresh : en->n_tok);
+    q->n_computed += en->n_tok;
+    sched__seq_index(s, q);
+    bool samples = q->req->max_out > 0 && q->n_computed == q->n_known;
+    for (int32_t i = 0; i < n_logit - samples; i++)
+        emit_token(s, q, EV_PROMPT, ++q->n_scored, out + i);
+    if (samples)
+        take_token(s, q, out + n_logit - 1);
+    else if (!q->req->max_out && q->n_computed >= sched__seq_goal(q))
+        sched__emit_finish(s, q, FINISH_LENGTH, -1);
+}
+
+void sched__harvest(struct sched *s)
+{
+    struct plan *p = &s->plan;
+    for (int i = 0; i < p->n_seq; i++)
+        harvest_seq(s, &p->entry[i], p->seq[i].n_logit);
+}

@@ -1,0 +1,112 @@
+/* Inside of the scheduler, shared by the files of this folder only. */
+#ifndef SCHED_SCHED_IMPL_H
+#define SCHED_SCHED_IMPL_H
+
+#include "sched/block.h"
+#include "sched/plan.h"
+#include "sched/prefix.h"
+#include "sched/sched.h"
+
+/* Legal moves are the table in seq.c. */
+enum seq_state {
+    SEQ_WAITING,   /* never ran */
+    SEQ_RUNNING,   /* holds a slot and blocks */
+    SEQ_PREEMPTED, /* ran, gave everything back, keeps its tokens */
+    SEQ_DONE
+};
+#define SEQ_STATES 4
+
+/* One choice. Between steps: n_block == blocks(n_computed), n_computed <= n_known <= cap. */
+struct seq {
+    struct sreq *req;
+    int choice;
+    enum seq_state state;
+    int32_t *tok;            /* [cap] prompt, then output; NULL until admitted */
+    struct block_ref *block; /* [cap_block] position p lives in block[p / block_len] */
+    int32_t cap, cap_block;
+    int32_t n_known, n_computed, n_block;
+    int32_t n_indexed;   /* leading blocks already offered to the prefix index */
+    int32_t n_scored;    /* prompt rows whose log-probability was sent */
+    int32_t n_output;    /* tokens sent (or kept, once ended by sched_finish_choice) */
+    uint64_t last_step;  /* number of the last step with a row of it */
+    int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
+};
+
+/* One request inside the scheduler; listed in arrival order. */
+struct sreq {
+    struct sreq *prev, *next;
+    struct request *r;
+    uint64_t order;     /* arrival number */
+    int64_t entered_us; /* sched_submit */
+    int32_t max_out;    /* max_tokens bounded by the context */
+    int n_live;         /* choices not DONE */
+    int n_ready;        /* choices WAITING or PREEMPTED */
+    bool ended;         /* its last event is out; freed at the end of the call */
+    int32_t n_cached;   /* -1 until the first choice was admitted */
+    int32_t n_output;   /* of choices that are DONE */
+    int n_preempted;
+    int64_t scheduled_us, first_token_us;
+    struct seq seq[]; /* [r->n] */
+};
+
+struct sched {
+    struct engine *g;
+    struct eng_info info;
+    struct sched_opts o;
+    int32_t n_ctx; /* longest sequence: the context, or the pool if that is smaller */
+    struct block_pool *pool;
+    struct prefix *prefix; /* NULL with no_prefix_cache */
+    struct plan plan;
+    struct seq **run;  /* [n_run] by (priority,) arrival, choice; run[0] is never preempted */
+    struct seq **list; /* [max_running] scratch of planning */
+    int n_run;
+    struct sreq *head, *tail, *dead;
+    int n_req;
+    int32_t n_unstarted_tok; /* prompt tokens of requests that were never scheduled */
+    uint64_t n_arrived;
+    int64_t now;           /* of the current call */
+    int64_t next_deadline; /* the earliest one inside; INT64_MAX = none */
+    double us_per_row;     /* measured; 0 = not yet */
+    struct sched_stats st;
+    int64_t rate_from_us; /* start of the current rate window; its counts follow */
+    uint64_t rate_tokens, rate_requests;
+};
+
+/* Blocks that hold n tokens. */
+static inline int32_t sched__blocks(const struct sched *s, int32_t n)
+{
+    return (int32_t)(((int64_t)n + s->info.block_len - 1) / s->info.block_len);
+}
+
+/* seq.c */
+void sched__seq_move(struct seq *q, enum seq_state to);
+int32_t sched__seq_goal(const struct seq *q);                /* tokens to compute */
+int sched__seq_memory(const struct sched *s, struct seq *q); /* tokens and block table; ERR_NOMEM */
+void sched__seq_start(struct sched *s, struct seq *q);       /* into a free slot */
+void sched__seq_preempt(struct sched *s, struct seq *q);
+void sched__seq_end(struct sched *s, struct seq *q);      /* from any state but DONE; no event */
+void sched__seq_index(struct sched *s, struct seq *q);    /* offer newly full blocks */
+void sched__seq_distrust(struct sched *s, struct seq *q); /* forget its blocks' content */
+
+/* sched.c */
+void sched__emit_finish(struct sched *s, struct seq *q, enum finish_reason why, int32_t stop);
+/* End the whole request: EV_DONE, or EV_ERROR when code is not 0. */
+void sched__req_end(struct sched *s, struct sreq *r, int code, const char *text);
+void sched__req_bury(struct sched *s); /* free what ended */
+
+/* admit.c: start what fits, in the order of the policy. */
+void sched__admit(struct sched *s);
+bool sched__req_before(const struct sched *s, const struct sreq *a, const struct sreq *b,
+                       int32_t rest_a, int32_t rest_b);
+
+/* plan.c: fill s->plan. */
+void sched__plan(struct sched *s);
+
+/* harvest.c: what the step brought. */
+void sched__harvest(struct sched *s);
+
+/* stats.c */
+void sched__stats_step(struct sched *s, int rows, int64_t us);
+void sched__stats_tick(struct sched *s);
+
+#endif

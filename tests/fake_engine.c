@@ -1,0 +1,236 @@
+/* See fake_engine.h. */
+#include "tests/fake_engine.h"
+
+#include <errno.h>
+
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+
+#define POISON (-7)
+
+struct engine {
+    int32_t *slot; /* [n_block, block_len] */
+    bool failed;
+};
+
+struct fake_cfg fake;
+struct fake_count fake_count;
+int64_t fake_now_us;
+static struct engine *the_engine;
+
+int64_t fake_clock(void *arg)
+{
+    (void)arg;
+    return fake_now_us;
+}
+
+void fake_reset(int32_t n_block)
+{
+    fake = (struct fake_cfg){.info = {.backend = "fake",
+                                      .arch = "fake",
+                                      .n_ctx = 256,
+                                      .n_vocab = 1000,
+                                      .block_len = 16,
+                                      .n_block = n_block,
+                                      .max_seqs = 8,
+                                      .max_rows = 64,
+                                      .max_logit_rows = 16,
+                                      .layout_id = 42},
+                             .us_step = 100,
+                             .us_row = 10};
+    fake_count = (struct fake_count){0};
+    fake_now_us = 1000;
+}
+
+static size_t n_slot(void)
+{
+    return (size_t)fake.info.n_block * (size_t)fake.info.block_len;
+}
+
+int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
+{
+    (void)o;
+    if (fake.fail_open)
+        return err_set(e, fake.fail_open, "fake engine: told to fail");
+    CHECK(!the_engine);
+    struct engine *g = xcalloc(1, sizeof *g);
+    g->slot = xcalloc(n_slot(), sizeof *g->slot);
+    for (size_t i = 0; i < n_slot(); i++)
+        g->slot[i] = POISON;
+    fake_count.opens++;
+    *out = the_engine = g;
+    return 0;
+}
+
+void eng_close(struct engine *g)
+{
+    if (!g)
+        return;
+    free(g->slot);
+    free(g);
+    the_engine = NULL;
+    fake_count.closes++;
+}
+
+const struct eng_info *eng_info(const struct engine *g)
+{
+    (void)g;
+    return &fake.info;
+}
+
+int eng_logits(struct engine *g, int i, float *dst)
+{
+    (void)g;
+    (void)i;
+    (void)dst;
+    return ERR_UNSUPPORTED;
+}
+
+int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
+{
+    (void)o;
+    *out = (struct eng_memory){0};
+    return err_set(e, ERR_UNSUPPORTED, "fake engine: has no memory plan");
+}
+
+void fake_poison(int32_t block)
+{
+    CHECK(block > 0 && block < fake.info.n_block);
+    for (int32_t i = 0; i < fake.info.block_len; i++)
+        the_engine->slot[(int64_t)block * fake.info.block_len + i] = POISON;
+}
+
+static uint64_t history_hash(const int32_t *tok, int32_t n)
+{
+    uint64_t h = 1;
+    for (int32_t i = 0; i < n; i++)
+        h = hash_u64(h * 31 + (uint64_t)tok[i]);
+    return h;
+}
+
+bool fake_is_bad(const int32_t *tok, int32_t n)
+{
+    return fake.bad_every && hash_u64(history_hash(tok, n) ^ 99) % fake.bad_every == 0;
+}
+
+static bool banned(const struct sample_row *r, int32_t t)
+{
+    for (int i = 0; i < r->n_ban; i++)
+        if (r->ban[i] == t)
+            return true;
+    return r->mask && !(r->mask[t / 32] >> (t % 32) & 1);
+}
+
+struct sample_out fake_choose(const int32_t *tok, int32_t n, const struct sample_row *r)
+{
+    struct sample_out o = {.rank = 1};
+    uint64_t h = history_hash(tok, n);
+    if (r->target >= 0) {
+        o.token = r->target;
+    } else {
+        uint64_t pick = hash_u64(h ^ hash_u64(r->seed + ((uint64_t)r->position << 32)));
+        o.token = (int32_t)(pick % (uint64_t)fake.info.n_vocab);
+        for (int i = 0; banned(r, o.token) && i < fake.info.n_vocab; i++)
+            o.token = (o.token + 1) % fake.info.n_vocab;
+    }
+    if (r->n_top >= 0) {
+        o.logprob = -(float)((h ^ (uint64_t)o.token) % 1000) / 100;
+        o.n_top = r->n_top;
+        for (int i = 0; i < r->n_top; i++)
+            o.top_id[i] = (int32_t)((h + (uint64_t)i) % (uint64_t)fake.info.n_vocab);
+    }
+    o.bad = fake_is_bad(tok, n);
+    return o;
+}
+
+static int32_t *slot_of(struct engine *g, const struct step_seq *q, int32_t pos)
+{
+    int32_t len = fake.info.block_len;
+    CHECK(pos / len < q->n_block);
+    int32_t b = q->block[pos / len];
+    CHECK(b > 0 && b < fake.info.n_block);
+    return &g->slot[(int64_t)b * len + pos % len];
+}
+
+static void do_copies(struct engine *g, const struct step_plan *p)
+{
+    size_t len = (size_t)fake.info.block_len;
+    for (int i = 0; i < p->n_copy; i++) {
+        struct step_copy c = p->copy[i];
+        CHECK(c.src > 0 && c.dst > 0 && c.src < fake.info.n_block && c.dst < fake.info.n_block);
+        for (int j = 0; j < p->n_copy; j++)
+            CHECK(p->copy[j].src != c.dst && (i == j || p->copy[j].dst != c.dst));
+        memcpy(g->slot + (size_t)c.dst * len, g->slot + (size_t)c.src * len, len * sizeof *g->slot);
+    }
+    fake_count.copies += (uint64_t)p->n_copy;
+}
+
+static void check_limits(const struct step_plan *p)
+{
+    int32_t rows = 0, logits = 0;
+    CHECK(p->n_seq > 0 && p->n_seq <= fake.info.max_seqs);
+    for (int i = 0; i < p->n_seq; i++) {
+        const struct step_seq *q = &p->seq[i];
+        CHECK(q->n_tok > 0 && q->pos >= 0 && q->n_logit >= 0 && q->n_logit <= q->n_tok);
+        CHECK(q->pos + q->n_tok <= fake.info.n_ctx);
+        CHECK(q->n_block == (q->pos + q->n_tok + fake.info.block_len - 1) / fake.info.block_len);
+        rows += q->n_tok;
+        logits += q->n_logit;
+    }
+    CHECK(rows <= fake.info.max_rows && logits <= fake.info.max_logit_rows);
+    fake_count.rows += (uint64_t)rows;
+    if (rows > fake_count.max_rows)
+        fake_count.max_rows = rows;
+    fake_now_us += fake.us_step + rows * fake.us_row;
+    if (fake.sleep) {
+        struct timespec ts = {.tv_nsec = (fake.us_step + rows * fake.us_row) * 1000};
+        nanosleep(&ts, NULL);
+    }
+}
+
+/* A written slot starts its block anew: nobody may rely on the slots behind it. */
+static void write_rows(struct engine *g, const struct step_seq *q)
+{
+    int32_t len = fake.info.block_len;
+    for (int32_t i = 0; i < q->n_tok; i++) {
+        int32_t *at = slot_of(g, q, q->pos + i), behind = len - 1 - (q->pos + i) % len;
+        CHECK(q->tok[i] >= 0 && q->tok[i] < fake.info.n_vocab);
+        *at = q->tok[i];
+        for (int32_t j = 1; j <= behind; j++)
+            at[j] = POISON;
+    }
+}
+
+static void answer_rows(struct engine *g, const struct step_seq *q)
+{
+    static int32_t back[1 << 16];
+    int32_t n = q->pos + q->n_tok;
+    CHECK(n <= 1 << 16);
+    for (int32_t i = 0; i < n; i++) {
+        back[i] = *slot_of(g, q, i);
+        CHECK(back[i] != POISON);
+    }
+    for (int32_t i = 0; i < q->n_logit; i++) {
+        int32_t upto = n - q->n_logit + i + 1;
+        const struct sample_row *r = &q->rows[i];
+        CHECK(r->position == (uint32_t)upto && r->n_hist == upto && r->n_prompt <= r->n_hist);
+        CHECK(!memcmp(r->hist, back, (size_t)upto * sizeof *back));
+        q->out[i] = fake_choose(back, upto, r);
+    }
+}
+
+int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+{
+    fake_count.steps++;
+    if (g->failed || (fake.fail_step && fake_count.steps >= fake.fail_step)) {
+        g->failed = true;
+        return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
+    }
+    check_limits(p);
+    do_copies(g, p);
+    for (int i = 0; i < p->n_seq; i++)
+        write_rows(g, &p->seq[i]);
+    for (int i = 0; i < p->n_seq; i++)
+        answer_rows(g, &p->seq[i]);
+    return 0;
+}

@@ -1,0 +1,40 @@
+/* A deterministic engine for scheduler tests: the functions of engine/engine.h over token storage per
+ * block and slot instead of KV. It reads every earlier token of a sequence back through the block table,
+ * so a mixed-up block, a missing copy or a stale cached block changes what it answers, and it compares what
+ * it reads with the sequence's history where a row carries one. One engine at a time. */
+#ifndef TESTS_FAKE_ENGINE_H
+#define TESTS_FAKE_ENGINE_H
+
+#include "engine/engine.h"
+
+struct fake_cfg { /* set before eng_open; all fields */
+    struct eng_info info;
+    int fail_open;      /* eng_open returns this error */
+    uint64_t fail_step; /* this step (1 = first) and all after it fail; 0 = none */
+    uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
+    int64_t us_step, us_row; /* fake time of a step and of each row */
+    bool sleep;              /* pass that time for real */
+};
+extern struct fake_cfg fake;
+
+/* Fake time: moved by eng_step, and by tests. */
+extern int64_t fake_now_us;
+int64_t fake_clock(void *arg);
+
+/* Small limits: vocabulary 1000, context 256, blocks of 16 (n_block of them), 8 sequences, 64 rows. */
+void fake_reset(int32_t n_block);
+
+/* What the engine chooses after tok[n]: the same function that eng_step uses. */
+struct sample_out fake_choose(const int32_t *tok, int32_t n, const struct sample_row *r);
+bool fake_is_bad(const int32_t *tok, int32_t n);
+
+/* The content of a block is nobody's any more: reading it is an error from now on. */
+void fake_poison(int32_t block);
+
+struct fake_count {
+    uint64_t steps, rows, copies, opens, closes;
+    int32_t max_rows; /* of one step */
+};
+extern struct fake_count fake_count;
+
+#endif

@@ -1,0 +1,395 @@
+/* Simulation: random traffic on tiny pools against the fake engine and clock. After every step all
+ * invariants are verified; every token is compared with what the request would get alone. A million
+ * steps by default; STEPD_SIM_STEPS or the first argument changes that (sanitizer builds), the second
+ * argument runs a single seed. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "engine/base/mem.h"
+#include "sched/sched_impl.h"
+#include "tests/fake_engine.h"
+
+#define N_SLOT  24
+#define SEQ_MAX 256
+
+/* What the client knows of one of its requests. */
+struct client {
+    uint64_t id;      /* 0 = free */
+    struct request r; /* copy; prompt below */
+    int32_t tok[8][SEQ_MAX];
+    int32_t n_out[8];
+    bool finished[8];
+    int32_t scored;
+    int32_t max_out;
+};
+
+static struct sim {
+    uint64_t rng, seed;
+    struct sched *s;
+    struct engine *g;
+    struct client c[N_SLOT];
+    uint64_t last_id;
+    int32_t past[SEQ_MAX]; /* tokens of a finished choice, for a next turn of that talk */
+    int32_t n_past;
+    bool failed;
+    uint64_t tokens, hits, terminal, submitted, stops, lengths, bads, timeouts;
+} sim;
+
+static uint32_t rnd(uint32_t below)
+{
+    sim.rng += 1;
+    return (uint32_t)(hash_u64(sim.rng) >> 33) % below;
+}
+
+#define REQUIRE(cond)                                                                              \
+    do {                                                                                           \
+        if (!(cond)) {                                                                             \
+            print_error("seed %llu step %llu: ", (unsigned long long)sim.seed,                     \
+                        (unsigned long long)fake_count.steps);                                     \
+            assert_true(cond);                                                                     \
+        }                                                                                          \
+    } while (0)
+
+static struct client *find(uint64_t id)
+{
+    for (int i = 0; i < N_SLOT; i++)
+        if (sim.c[i].id == id)
+            return &sim.c[i];
+    return NULL;
+}
+
+static struct sample_row row_of(const struct client *c, int choice)
+{
+    return (struct sample_row){.seed = c->r.samp.seed + (uint64_t)choice,
+                               .position = (uint32_t)(c->r.n_prompt + c->n_out[choice]),
+                               .ban = c->r.stop_id,
+                               .n_ban = c->n_out[choice] < c->r.min_tokens ? c->r.n_stop_id : 0,
+                               .target = -1,
+                               .n_top = c->r.samp.n_top};
+}
+
+static struct sample_out alone(const struct client *c, int choice)
+{
+    struct sample_row r = row_of(c, choice);
+    return fake_choose(c->tok[choice], c->r.n_prompt + c->n_out[choice], &r);
+}
+
+static bool is_stop(const struct client *c, int32_t t)
+{
+    for (int i = 0; i < c->r.n_stop_id; i++)
+        if (c->r.stop_id[i] == t)
+            return true;
+    return false;
+}
+
+static void same_out(const struct sample_out *a, const struct sample_out *b)
+{
+    REQUIRE(a->token == b->token && a->n_top == b->n_top && a->rank == b->rank);
+    REQUIRE(a->logprob >= b->logprob && a->logprob <= b->logprob);
+    REQUIRE(!a->bad && !b->bad);
+}
+
+static void on_token(struct client *c, const struct event *ev)
+{
+    int ch = ev->choice;
+    REQUIRE(ch >= 0 && ch < c->r.n && !c->finished[ch]);
+    REQUIRE(ev->index == c->n_out[ch] && ev->index < c->max_out);
+    if (c->r.prompt_logprobs >= 0 && !ch)
+        REQUIRE(c->scored == c->r.n_prompt - 1);
+    struct sample_out want = alone(c, ch);
+    same_out(&ev->tok, &want);
+    REQUIRE(!is_stop(c, want.token));
+    c->tok[ch][c->r.n_prompt + c->n_out[ch]++] = want.token;
+    sim.tokens++;
+}
+
+static void on_prompt(struct client *c, const struct event *ev)
+{
+    struct sample_row r = {.target = c->tok[0][ev->index], .n_top = c->r.prompt_logprobs};
+    REQUIRE(c->r.prompt_logprobs >= 0 && !ev->choice && ev->index == c->scored + 1);
+    struct sample_out want = fake_choose(c->tok[0], ev->index, &r);
+    same_out(&ev->tok, &want);
+    c->scored++;
+}
+
+static void on_finish(struct client *c, const struct event *ev)
+{
+    int ch = ev->choice;
+    REQUIRE(ch >= 0 && ch < c->r.n && !c->finished[ch] && ev->index == c->n_out[ch]);
+    c->finished[ch] = true;
+    if (ev->finish == FINISH_STOP) {
+        struct sample_out want = alone(c, ch);
+        REQUIRE(want.token == ev->stop_token && is_stop(c, want.token) && !want.bad);
+        REQUIRE(c->n_out[ch] >= c->r.min_tokens);
+        sim.stops++;
+    } else {
+        REQUIRE(ev->finish == FINISH_LENGTH && c->n_out[ch] == c->max_out);
+        REQUIRE(c->max_out || c->r.prompt_logprobs < 0 || ch || c->scored == c->r.n_prompt - 1);
+        sim.lengths++;
+    }
+    sim.n_past = c->r.n_prompt + c->n_out[ch];
+    memcpy(sim.past, c->tok[ch], (size_t)sim.n_past * sizeof sim.past[0]);
+}
+
+static void on_last(struct client *c, const struct event *ev)
+{
+    bool all = true;
+    int32_t n = 0;
+    for (int i = 0; i < c->r.n; i++) {
+        all = all && c->finished[i];
+        n += c->n_out[i];
+    }
+    if (ev->kind == EV_DONE)
+        REQUIRE(all); /* cancelled ones were marked by cancel() */
+    else if (ev->err.code == ERR_TIMEOUT)
+        sim.timeouts++;
+    else if (ev->err.code == ERR_DEVICE && !sim.failed && !fake.fail_step) {
+        bool bad = false; /* only for a request that really meets such a row */
+        for (int i = 0; i < c->r.n; i++)
+            bad = bad || fake_is_bad(c->tok[i], c->r.n_prompt + c->n_out[i]);
+        for (int32_t i = 1; c->r.prompt_logprobs >= 0 && i < c->r.n_prompt; i++)
+            bad = bad || fake_is_bad(c->tok[0], i);
+        REQUIRE(bad && !strcmp(ev->err.text, "logits are not finite"));
+        sim.bads++;
+    } else
+        REQUIRE(ev->err.code == ERR_DEVICE || ev->err.code == ERR_LIMIT);
+    REQUIRE(ev->n_prompt == c->r.n_prompt && ev->n_cached < c->r.n_prompt);
+    REQUIRE(ev->n_output <= n && (ev->kind != EV_DONE || ev->n_output == n || c->r.n_stop_id));
+    sim.hits += (uint64_t)ev->n_cached;
+    sim.terminal++;
+    c->id = 0;
+}
+
+static void on_event(void *arg, const struct event *ev)
+{
+    (void)arg;
+    struct client *c = find(ev->req);
+    REQUIRE(ev->req && c); /* nothing comes after the last event */
+    switch (ev->kind) {
+    case EV_TOKEN:
+        on_token(c, ev);
+        break;
+    case EV_PROMPT:
+        on_prompt(c, ev);
+        break;
+    case EV_FINISH:
+        on_finish(c, ev);
+        break;
+    default:
+        on_last(c, ev);
+    }
+}
+
+/* Prompts share beginnings: one of four texts, or what an earlier talk ended with. */
+static int32_t make_prompt(int32_t *out)
+{
+    int32_t n = 0, most = (int32_t)(1 + rnd(rnd(4) ? 60 : 140));
+    if (sim.n_past && rnd(4) == 0) {
+        n = sim.n_past < most ? sim.n_past : most;
+        memcpy(out, sim.past, (size_t)n * sizeof *out);
+    } else {
+        uint64_t text = rnd(4);
+        int32_t shared = (int32_t)rnd((uint32_t)most + 1);
+        for (; n < shared; n++)
+            out[n] = (int32_t)(hash_u64(text * 1000 + (uint64_t)n) % 50);
+    }
+    while (n < most)
+        out[n++] = (int32_t)rnd(50);
+    return n;
+}
+
+static void submit(void)
+{
+    struct client *c = find(0);
+    if (!c)
+        return;
+    memset(c, 0, sizeof *c);
+    struct request *r = request_new();
+    r->prompt = xmalloc(SEQ_MAX * sizeof *r->prompt);
+    r->n_prompt = make_prompt(r->prompt);
+    r->id = ++sim.last_id;
+    r->n = rnd(3) ? 1 : (int)(1 + rnd(8));
+    r->max_tokens = (int32_t)(rnd(20) ? 1 + rnd(rnd(5) ? 30 : 100) : 0);
+    r->min_tokens = (int32_t)(rnd(3) ? 0 : rnd(10));
+    r->n_stop_id = (int)rnd(3);
+    for (int i = 0; i < r->n_stop_id; i++)
+        r->stop_id[i] = (int32_t)rnd(50);
+    r->prompt_logprobs = rnd(8) ? -1 : (int)rnd(3);
+    r->samp = (struct req_sampling){.seed = rnd(1000), .n_top = rnd(2) ? -1 : 2};
+    r->priority = (int)rnd(3);
+    r->cache_salt = rnd(4) ? 0 : rnd(3);
+    r->arrival_us = fake_now_us;
+    if (rnd(30) == 0)
+        r->deadline_us = fake_now_us + 1 + rnd(20000);
+    if (rnd(30) == 0)
+        r->queue_deadline_us = fake_now_us + 1 + rnd(10000);
+    c->id = r->id;
+    c->r = *r;
+    int32_t room = sim.s->n_ctx - r->n_prompt;
+    c->max_out = r->max_tokens < room ? r->max_tokens : room;
+    for (int i = 0; i < r->n; i++)
+        memcpy(c->tok[i], r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
+    sim.submitted++;
+    sched_submit(sim.s, r);
+}
+
+static void cancel(struct client *c)
+{
+    for (int i = 0; i < c->r.n; i++)
+        c->finished[i] = true;
+    sched_cancel(sim.s, c->id);
+    REQUIRE(!c->id);
+}
+
+static void finish_choice(struct client *c)
+{
+    int ch = (int)rnd((uint32_t)c->r.n);
+    if (c->finished[ch])
+        return;
+    c->finished[ch] = true;
+    c->n_out[ch] = (int32_t)rnd((uint32_t)c->n_out[ch] + 1);
+    sched_finish_choice(sim.s, c->id, ch, c->n_out[ch]);
+}
+
+static void traffic(uint32_t load)
+{
+    if (rnd(load) == 0)
+        submit();
+    if (rnd(200) == 0)
+        for (uint32_t i = rnd(10); i; i--)
+            submit(); /* a burst */
+    struct client *c = &sim.c[rnd(N_SLOT)];
+    if (c->id && rnd(150) == 0)
+        cancel(c);
+    else if (c->id && rnd(100) == 0)
+        finish_choice(c);
+    if (rnd(100) == 0)
+        fake_now_us += rnd(100000);
+    if (rnd(1000) == 0)
+        sched_cancel(sim.s, 1ull << 60); /* nobody's */
+}
+
+static void verify(void)
+{
+    struct err e = {0};
+    if (sched_check(sim.s, &e))
+        print_error("seed %llu step %llu: %s\n", (unsigned long long)sim.seed,
+                    (unsigned long long)fake_count.steps, e.text);
+    assert_int_equal(e.code, 0);
+    for (block_id id = 1; id < fake.info.n_block; id++)
+        if (!block_refs(sim.s->pool, id) && !block_indexed(sim.s->pool, id))
+            fake_poison(id);
+}
+
+static void open_sim(uint64_t seed)
+{
+    struct err e;
+    sim.seed = seed;
+    sim.rng = hash_u64(seed) << 20;
+    sim.n_past = 0;
+    sim.failed = false;
+    memset(sim.c, 0, sizeof sim.c);
+    fake_reset((int32_t)(4 + rnd(rnd(2) ? 12 : 60)));
+    fake.info.n_vocab = 50;
+    fake.info.n_ctx = 200;
+    if (rnd(3) == 0)
+        fake.info.max_logit_rows = (int)(1 + rnd(16));
+    if (rnd(4) == 0)
+        fake.bad_every = 200 + rnd(2000);
+    if (rnd(10) == 0)
+        fake.fail_step = 1 + rnd(1500);
+    if (rnd(8) == 0)
+        fake.info.block_len = (int32_t)(1 + rnd(16));
+    struct sched_opts o = {.policy = (enum sched_policy)rnd(3),
+                           .max_running = (int)(1 + rnd(8)),
+                           .step_tokens = (int32_t)(1 + rnd(rnd(2) ? 64 : 10)),
+                           .step_us = rnd(2) ? 0 : 200 + rnd(400),
+                           .age_us = 1 + rnd(50000),
+                           .no_prefix_cache = rnd(4) == 0,
+                           .hash_mask = rnd(3) ? 0 : rnd(4) + 1,
+                           .clock = fake_clock,
+                           .emit = on_event};
+    assert_int_equal(eng_open(&sim.g, &(struct eng_opts){0}, &e), 0);
+    assert_int_equal(sched_open(&sim.s, sim.g, &o, &e), 0);
+}
+
+/* One turn; a turn that finds requests but runs nothing would be a deadlock. */
+static void step(void)
+{
+    struct err e = {0};
+    bool any = !sched_idle(sim.s);
+    uint64_t before = sim.terminal;
+    int rc = sched_step(sim.s, &e);
+    if (rc < 0) {
+        REQUIRE(fake.fail_step && rc == ERR_DEVICE && sched_idle(sim.s));
+        sim.failed = true;
+    } else if (any && !rc) {
+        REQUIRE(sched_idle(sim.s) || sim.terminal > before);
+    }
+    verify();
+}
+
+static uint64_t run_seed(uint64_t seed, uint64_t n)
+{
+    open_sim(seed);
+    uint32_t load = 2 + rnd(40);
+    uint64_t i = 0;
+    for (; i < n && !sim.failed; i++) {
+        traffic(load);
+        step();
+    }
+    uint64_t end = i + 200000;
+    for (; !sched_idle(sim.s) && !sim.failed; i++) {
+        REQUIRE(i < end);
+        step();
+    }
+    for (int c = 0; c < N_SLOT; c++)
+        REQUIRE(!sim.c[c].id);
+    REQUIRE(block_pool_free(sim.s->pool) == block_pool_total(sim.s->pool));
+    sched_close(sim.s);
+    eng_close(sim.g);
+    return i ? i : 1;
+}
+
+static uint64_t n_steps = 1000000, one_seed;
+
+static void test_sim(void **st)
+{
+    (void)st;
+    uint64_t done = 0, seed = one_seed ? one_seed : 1, preempted = 0, copies = 0;
+    memset(&sim, 0, sizeof sim);
+    for (; done < n_steps; seed++) {
+        done += run_seed(seed, 3000);
+        copies += fake_count.copies;
+        if (one_seed)
+            break;
+    }
+    (void)preempted;
+    assert_int_equal(sim.submitted, sim.terminal);
+    print_message("%llu steps, %llu seeds: %llu requests, %llu tokens, %llu cached, %llu copies, "
+                  "%llu stops, %llu lengths, %llu not finite, %llu late\n",
+                  (unsigned long long)done, (unsigned long long)seed - 1,
+                  (unsigned long long)sim.submitted, (unsigned long long)sim.tokens,
+                  (unsigned long long)sim.hits, (unsigned long long)copies,
+                  (unsigned long long)sim.stops, (unsigned long long)sim.lengths,
+                  (unsigned long long)sim.bads, (unsigned long long)sim.timeouts);
+    if (!one_seed) /* the run must have met what it is about */
+        assert_true(sim.tokens && sim.hits && copies && sim.stops && sim.lengths && sim.timeouts);
+}
+
+int main(int argc, char **argv)
+{
+    const char *env = getenv("STEPD_SIM_STEPS");
+    if (argc > 1)
+        env = argv[1];
+    if (env)
+        n_steps = strtoull(env, NULL, 10);
+    if (argc > 2)
+        one_seed = strtoull(argv[2], NULL, 10);
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_sim)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
