@@ -47,6 +47,10 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(SYS) -c -o $@ $<
 
+# The catalogue is part of this object (.incbin), which -MMD cannot see.
+$(B)/server/catalogue.o: conf/models.ini
+$(B)/server/catalogue.o: CFLAGS += -DSTEPD_DATADIR='"$(PREFIX)/share/stepd"'
+
 define KERN_RULE
 $(B)/$(1)/%.o: %.c
 	@mkdir -p $$(@D)
