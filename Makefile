@@ -122,12 +122,14 @@ bench: all
 	@$(MAKE) -s pull
 	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
 
+DOCS := README.md $(wildcard docs/*.md)
 install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
-	install -D -m 644 conf/models.ini $(DESTDIR)$(PREFIX)/share/stepd/models.ini
-	install -D -m 644 conf/stepd.ini $(DESTDIR)$(PREFIX)/share/stepd/stepd.ini.sample
-	install -D -m 644 conf/stepd.service $(DESTDIR)$(PREFIX)/lib/systemd/system/stepd.service
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/stepd conf/models.ini conf/stepd.ini conf/grafana.json
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd $(DOCS) LICENSE
 	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's#/usr/local#$(PREFIX)#g' conf/stepd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/stepd.service
 
 clean:
 	rm -rf build

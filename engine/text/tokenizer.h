@@ -1,7 +1,8 @@
 /* Text <-> token ids. One tokenizer is read-only after open and may be used from any thread; scratch
  * is per call. Kinds: byte-level BPE with a pre-tokeniser (GPT-2 family), SentencePiece BPE (with byte
  * fallback), SentencePiece unigram, WordPiece. Special tokens are found before normalisation, longest
- * first, when TOK_SPECIAL is given; without it their text is ordinary text. */
+ * first: control tokens when TOK_SPECIAL is given (without it their text is ordinary text),
+ * user-defined ones ("<think>", runs of spaces: visible text) always. */
 #ifndef ENGINE_TEXT_TOKENIZER_H
 #define ENGINE_TEXT_TOKENIZER_H
 
@@ -30,6 +31,8 @@ int tok_open_hf(struct tokenizer **out, const char *path, struct err *e);
 /* Mistral's tekken.json, and a SentencePiece .model file (protobuf). */
 int tok_open_tekken(struct tokenizer **out, const char *path, struct err *e);
 int tok_open_spm(struct tokenizer **out, const char *path, struct err *e);
+/* CLIP's list of merges (merges.txt, or bpe_simple_vocab_16e6.txt unpacked). */
+int tok_open_clip(struct tokenizer **out, const char *path, struct err *e);
 void tok_close(struct tokenizer *t);
 
 enum tok_flags {
@@ -46,8 +49,8 @@ struct tok_cuts {
     const size_t *at;
     size_t n;
 };
-int tok_encode_cuts(const struct tokenizer *t, struct view text, unsigned flags, struct tok_cuts cuts,
-                    struct tok_ids *out);
+int tok_encode_cuts(const struct tokenizer *t, struct view text, unsigned flags,
+                    struct tok_cuts cuts, struct tok_ids *out);
 
 int32_t tok_n_vocab(const struct tokenizer *t);
 /* Bytes that the id stands for in running text (may be part of a character; leading-space marks
