@@ -40,7 +40,7 @@ void detok_push(struct detok *d, int32_t id, struct buf *out)
     struct view v = tok_bytes(d->tok, id, d->special);
     if (v.len == 0)
         return;
-    if (!d->started && d->tok->strip_first && v.p[0] == ' ') {
+    if (!d->started && d->tok->strip_first && v.p[0] == ' ' && d->tok->type[id] != TOK_T_UNKNOWN) {
         v.p++;
         v.len--;
     }

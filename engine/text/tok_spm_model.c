@@ -70,7 +70,7 @@ static struct pb pb_open(struct view v)
 
 struct spec {
     int64_t n_piece;
-    struct view trainer, normalizer, charsmap;
+    struct view trainer, normalizer, charsmap, unk_text;
     uint64_t model_type; /* 1 unigram, 2 BPE */
     bool byte_fallback, prefix, squeeze, suffix;
     int64_t unk, bos, eos;
@@ -87,6 +87,8 @@ static int read_trainer(struct spec *s, struct err *e)
     struct pb_field f;
     int rc;
     while ((rc = pb_next(&m, &f)) > 0) {
+        if (f.tag == 44 && f.wire == 2)
+            s->unk_text = f.bytes;
         if (f.wire != 0)
             continue;
         if (f.tag == 3)
@@ -126,7 +128,12 @@ static int read_specs(struct spec *s, struct view file, struct err *e)
     struct pb m = pb_open(file);
     struct pb_field f;
     int rc;
-    *s = (struct spec){.model_type = 1, .prefix = true, .squeeze = true, .bos = 1, .eos = 2};
+    *s = (struct spec){.model_type = 1,
+                       .prefix = true,
+                       .squeeze = true,
+                       .bos = 1,
+                       .eos = 2,
+                       .unk_text = VIEW_LIT(" \xe2\x81\x87 ")};
     while ((rc = pb_next(&m, &f)) > 0) {
         if (f.tag == 1 && f.wire == 2)
             s->n_piece++;
@@ -187,6 +194,15 @@ static int32_t id_or_none(const struct tokenizer *t, int64_t id)
     return id >= 0 && id < t->n_vocab ? (int32_t)id : -1;
 }
 
+static int keep_unk(struct tokenizer *t, int32_t id, struct view text, struct err *e)
+{
+    char *p = arena_copy(&t->mem, text.p, text.len);
+    if (!p)
+        return err_set(e, ERR_NOMEM, "out of memory");
+    t->piece[id] = (struct view){p, text.len};
+    return 0;
+}
+
 static int load(struct tokenizer **out, struct view file, struct err *e)
 {
     struct spec s;
@@ -227,7 +243,12 @@ static int load(struct tokenizer **out, struct view file, struct err *e)
     else if (t->kind == TOK_KIND_UNIGRAM && t->eos >= 0)
         t->after[t->n_after++] = t->eos;
     t->adds_bos = t->n_before > 0;
-    return tok__finish(t, e);
+    t->show_unk = true;
+    rc = tok__finish(t, e);
+    for (int32_t i = 0; rc == 0 && i < t->n_vocab; i++)
+        if (t->type[i] == TOK_T_UNKNOWN)
+            rc = keep_unk(t, i, s.unk_text, e);
+    return rc;
 }
 
 int tok_open_spm(struct tokenizer **out, const char *path, struct err *e)

@@ -195,7 +195,9 @@ bool tok_is_control(const struct tokenizer *t, int32_t id)
 
 struct view tok_bytes(const struct tokenizer *t, int32_t id, bool special)
 {
-    if (id < 0 || id >= t->n_vocab || (!special && tok_is_control(t, id)))
+    if (id < 0 || id >= t->n_vocab)
+        return (struct view){"", 0};
+    if (!special && tok_is_control(t, id) && !(t->show_unk && t->type[id] == TOK_T_UNKNOWN))
         return (struct view){"", 0};
     return t->piece[id];
 }
