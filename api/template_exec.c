@@ -245,6 +245,10 @@ struct tv tmpl__call_loop(struct tmpl_run *r, struct tloop *l, const struct tcal
 /* --- statements --- */
 static int exec_body(struct tmpl_run *r, const struct tnode *n)
 {
+    for (int i = 0; i < n->n_own; i++) {
+        const struct tstr *name = r->t->sym[n->own[i]];
+        tmpl__set(r, n->own[i], tmpl__undef(r, name->p, name->n));
+    }
     for (int i = 0; i < n->n; i++) {
         int flow = tmpl__exec(r, n->kid[i]);
         if (flow != FLOW_NEXT)

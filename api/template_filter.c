@@ -67,8 +67,11 @@ FILTER(f_title)
         }
         for (k = 0; i + k < n && !tmpl__lspace(p + i + k, n - i - k) && !strchr("-({[<", p[i + k]);)
             k += tmpl__char(p + i + k, n - i - k);
-        struct tv word = tmpl__case(r, tmpl__ref(r, p + i, k), CASE_CAPITAL);
-        tmpl__sb_add(r, &b, word.u.s->p, word.u.s->n);
+        size_t head = tmpl__char(p + i, n - i);
+        struct tv up = tmpl__case(r, tmpl__ref(r, p + i, head), CASE_UPPER);
+        struct tv low = tmpl__case(r, tmpl__ref(r, p + i + head, k - head), CASE_LOWER);
+        tmpl__sb_add(r, &b, up.u.s->p, up.u.s->n);
+        tmpl__sb_add(r, &b, low.u.s->p, low.u.s->n);
     }
     struct tv v = tmpl__sb_take(r, &b);
     v.safe = s.safe;

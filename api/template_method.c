@@ -634,11 +634,18 @@ static const struct tfn loop_tab[] = {
 static const struct tfn cycler_tab[] = {
     {"next", "", cycler_next}, {"reset", "", cycler_reset}, {0}};
 
-/* Methods of Python's types that change them, or that we do not have. */
+METHOD(not_here)
+{
+    (void)self, (void)a, (void)c;
+    tmpl__fail(r, ERR_UNSUPPORTED, "this string method is not supported");
+}
+static const struct tfn no_method = {"method", NULL, not_here};
+
+/* Methods of Python's types that change them, and those of str that we do not have. */
 static const char list_hidden[] = " append clear pop reverse insert sort extend remove ";
 static const char dict_hidden[] = " clear pop popitem setdefault update fromkeys ";
-static const char str_hidden[] = " encode expandtabs format_map isascii isidentifier isprintable "
-                                 "istitle maketrans rindex translate ";
+static const char str_missing[] = " encode expandtabs format_map isascii isidentifier isprintable "
+                                  "istitle maketrans rindex translate ";
 
 const struct tfn *tmpl__fn_find(const struct tfn *tab, const char *name, size_t n)
 {
@@ -653,11 +660,16 @@ const struct tfn *tmpl__str_method(const char *name, size_t n)
     return tmpl__fn_find(str_tab, name, n);
 }
 
-static bool hidden(const char *words, const char *name, size_t n)
+static bool one_of(const char *words, const char *name, size_t n)
 {
     for (const char *w = words + 1; *w; w += strcspn(w, " ") + 1)
         if (strcspn(w, " ") == n && memcmp(w, name, n) == 0)
             return true;
+    return false;
+}
+
+static bool dunder(const char *name, size_t n)
+{
     return n > 4 && memcmp(name, "__", 2) == 0 && memcmp(name + n - 2, "__", 2) == 0;
 }
 
@@ -667,7 +679,8 @@ const struct tfn *tmpl__method(struct tv o, const char *name, size_t n, bool *bl
     const char *bad = " ";
     if (o.t == TV_STR) {
         tab = str_tab;
-        bad = str_hidden;
+        if (one_of(str_missing, name, n))
+            return &no_method;
     } else if (o.t == TV_SEQ && o.u.l->kind <= SEQ_RANGE) {
         tab = list_tab;
         bad = list_hidden;
@@ -680,6 +693,6 @@ const struct tfn *tmpl__method(struct tv o, const char *name, size_t n, bool *bl
         tab = cycler_tab;
     }
     const struct tfn *fn = tab ? tmpl__fn_find(tab, name, n) : NULL;
-    *blocked = !fn && hidden(bad, name, n);
+    *blocked = !fn && (one_of(bad, name, n) || dunder(name, n));
     return fn;
 }

@@ -249,13 +249,11 @@ static struct tnode *test_expr(struct parser *p, struct tnode *in)
     } else if ((t == TOK_NAME && !tmpl__tok_is(p, "else") && !tmpl__tok_is(p, "or") &&
                 !tmpl__tok_is(p, "and")) ||
                t == TOK_STR || t == TOK_NUM || tmpl__tok_op(p, '[') || tmpl__tok_op(p, '{')) {
-        /* `if` cannot be an operand: `x is defined if y` is a conditional */
+        /* as in Jinja `if` counts as an operand here, so that `a is odd if b` does not parse */
         if (tmpl__tok_is(p, "is"))
             tmpl__unexpected(p, "no chained test");
-        if (!tmpl__tok_is(p, "if")) {
-            n->args = tmpl__alloc(p->r, 1, sizeof(*n->args));
-            args_add(p, n->args, postfix(p, primary(p)), NULL);
-        }
+        n->args = tmpl__alloc(p->r, 1, sizeof(*n->args));
+        args_add(p, n->args, postfix(p, primary(p)), NULL);
     }
     n = tmpl__node_done(p, n);
     return negated ? mk(p, N_NOT, n, NULL) : n;
@@ -372,6 +370,8 @@ static struct tnode *name_expr(struct parser *p)
         return mk_const(p, tmpl__bool(false));
     if (tmpl__is(v, "none") || tmpl__is(v, "None"))
         return mk_const(p, TV(TV_NONE));
+    if (tmpl__is(v, "self"))
+        tmpl__fail(p->r, ERR_UNSUPPORTED, "'self' and its blocks are not supported");
     if (tmpl__is(v, "varargs"))
         p->uses |= USES_VARARGS;
     if (tmpl__is(v, "kwargs"))

@@ -97,6 +97,14 @@ static struct tnode *if_stmt(struct parser *p)
     return tmpl__node_done(p, n);
 }
 
+static bool binds_loop(const struct tnode *t)
+{
+    bool yes = t->kind == N_NAME && tmpl__is(t->val, "loop");
+    for (int i = 0; i < t->n; i++)
+        yes = yes || binds_loop(t->kid[i]);
+    return yes;
+}
+
 /* N_FOR: a = target, b = iterable, c = filter or NULL, d = body, kid[0] = else body,
  * flag = recursive, x = symbol of `loop` */
 static struct tnode *for_stmt(struct parser *p)
@@ -104,6 +112,8 @@ static struct tnode *for_stmt(struct parser *p)
     static const char *const ends[] = {"else", "endfor", NULL};
     struct tnode *n = tmpl__node(p, N_FOR);
     n->a = tmpl__target(p, false);
+    if (binds_loop(n->a))
+        tmpl__fail(p->r, ERR_PARSE, "a loop cannot assign to 'loop'");
     if (!tmpl__skip_name(p, "in"))
         tmpl__unexpected(p, "'in'");
     n->b = tmpl__tuple(p, false, "recursive");
@@ -346,5 +356,6 @@ struct tnode *tmpl__parse(struct parser *p)
 {
     struct tnode *n = tmpl__body(p, NULL);
     check_names(p, n, false);
+    tmpl__scopes(p, n);
     return n;
 }

@@ -337,8 +337,9 @@ static int num_cmp(struct tv a, struct tv b)
 {
     if (a.t != TV_FLOAT && b.t != TV_FLOAT)
         return (whole(a) > whole(b)) - (whole(a) < whole(b));
-    double x = a.t == TV_FLOAT ? a.u.f : (double)whole(a);
-    double y = b.t == TV_FLOAT ? b.u.f : (double)whole(b);
+    /* 64 bits of mantissa hold every int64 exactly */
+    long double x = a.t == TV_FLOAT ? (long double)a.u.f : (long double)whole(a);
+    long double y = b.t == TV_FLOAT ? (long double)b.u.f : (long double)whole(b);
     return isnan(x) || isnan(y) ? 2 : (x > y) - (x < y);
 }
 
