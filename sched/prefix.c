@@ -61,7 +61,8 @@ int prefix_open(struct prefix **out, struct block_pool *pool, const struct prefi
     x->msg = mem_calloc(1, x->msg_len);
     if (!x->link || !x->tok || !x->bucket || !x->msg) {
         prefix_close(x);
-        return err_set(e, ERR_NOMEM, "prefix index: no memory for %d blocks", x->n_block);
+        return err_set(e, ERR_NOMEM, "prefix index: no memory for %d blocks",
+                       block_pool_total(pool));
     }
     block_pool_on_evict(pool, on_evict, x);
     *out = x;

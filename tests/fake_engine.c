@@ -8,8 +8,14 @@
 
 #define POISON (-7)
 
+/* Like KV, a slot's content depends on all tokens up to it, not only on its own. */
+struct slot {
+    int32_t tok;
+    uint64_t hash; /* of the sequence up to here */
+};
+
 struct engine {
-    int32_t *slot; /* [n_block, block_len] */
+    struct slot *slot; /* [n_block, block_len] */
     bool failed;
 };
 
@@ -56,7 +62,7 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
     struct engine *g = xcalloc(1, sizeof *g);
     g->slot = xcalloc(n_slot(), sizeof *g->slot);
     for (size_t i = 0; i < n_slot(); i++)
-        g->slot[i] = POISON;
+        g->slot[i].tok = POISON;
     fake_count.opens++;
     *out = the_engine = g;
     return 0;
@@ -97,14 +103,19 @@ void fake_poison(int32_t block)
 {
     CHECK(block > 0 && block < fake.info.n_block);
     for (int32_t i = 0; i < fake.info.block_len; i++)
-        the_engine->slot[(int64_t)block * fake.info.block_len + i] = POISON;
+        the_engine->slot[(int64_t)block * fake.info.block_len + i].tok = POISON;
+}
+
+static uint64_t hash_next(uint64_t h, int32_t tok)
+{
+    return hash_u64(h * 31 + (uint64_t)tok);
 }
 
 static uint64_t history_hash(const int32_t *tok, int32_t n)
 {
     uint64_t h = 1;
     for (int32_t i = 0; i < n; i++)
-        h = hash_u64(h * 31 + (uint64_t)tok[i]);
+        h = hash_next(h, tok[i]);
     return h;
 }
 
@@ -143,7 +154,7 @@ struct sample_out fake_choose(const int32_t *tok, int32_t n, const struct sample
     return o;
 }
 
-static int32_t *slot_of(struct engine *g, const struct step_seq *q, int32_t pos)
+static struct slot *slot_of(struct engine *g, const struct step_seq *q, int32_t pos)
 {
     int32_t len = fake.info.block_len;
     CHECK(pos / len < q->n_block);
@@ -193,11 +204,13 @@ static void write_rows(struct engine *g, const struct step_seq *q)
 {
     int32_t len = fake.info.block_len;
     for (int32_t i = 0; i < q->n_tok; i++) {
-        int32_t *at = slot_of(g, q, q->pos + i), behind = len - 1 - (q->pos + i) % len;
+        int32_t pos = q->pos + i, behind = len - 1 - pos % len;
+        struct slot *at = slot_of(g, q, pos);
         CHECK(q->tok[i] >= 0 && q->tok[i] < fake.info.n_vocab);
-        *at = q->tok[i];
+        at->hash = hash_next(pos ? slot_of(g, q, pos - 1)->hash : 1, q->tok[i]);
+        at->tok = q->tok[i];
         for (int32_t j = 1; j <= behind; j++)
-            at[j] = POISON;
+            at[j].tok = POISON;
     }
 }
 
@@ -206,9 +219,13 @@ static void answer_rows(struct engine *g, const struct step_seq *q)
     static int32_t back[1 << 16];
     int32_t n = q->pos + q->n_tok;
     CHECK(n <= 1 << 16);
+    uint64_t h = 1;
     for (int32_t i = 0; i < n; i++) {
-        back[i] = *slot_of(g, q, i);
-        CHECK(back[i] != POISON);
+        const struct slot *at = slot_of(g, q, i);
+        back[i] = at->tok;
+        CHECK(at->tok != POISON);
+        h = hash_next(h, at->tok);
+        CHECK(at->hash == h); /* computed after these very tokens */
     }
     for (int32_t i = 0; i < q->n_logit; i++) {
         int32_t upto = n - q->n_logit + i + 1;

@@ -184,7 +184,8 @@ static void on_event(void *arg, const struct event *ev)
     }
 }
 
-/* Prompts share beginnings: one of four texts, or what an earlier talk ended with. */
+/* Prompts share beginnings: one of four texts (one of a single
+ * repeated token, so that equal blocks follow different ones), or what an earlier talk ended with. */
 static int32_t make_prompt(int32_t *out)
 {
     int32_t n = 0, most = (int32_t)(1 + rnd(rnd(4) ? 60 : 140));
@@ -195,7 +196,7 @@ static int32_t make_prompt(int32_t *out)
         uint64_t text = rnd(4);
         int32_t shared = (int32_t)rnd((uint32_t)most + 1);
         for (; n < shared; n++)
-            out[n] = (int32_t)(hash_u64(text * 1000 + (uint64_t)n) % 50);
+            out[n] = text ? (int32_t)(hash_u64(text * 1000 + (uint64_t)n) % 50) : 7;
     }
     while (n < most)
         out[n++] = (int32_t)rnd(50);
