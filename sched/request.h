@@ -60,7 +60,8 @@ enum finish_reason {
 };
 
 enum event_kind {
-    EV_PROMPT, /* log-probability of one prompt token: index = its position */
+    EV_PROMPT, /* log-probability of one prompt token: index = its position, 1 .. n_prompt - 1 in
+                * order, all before the first EV_TOKEN of choice 0 (token 0 has none) */
     EV_TOKEN,  /* one output token of one choice */
     EV_FINISH, /* a choice ended; after it no EV_TOKEN for that choice */
     EV_DONE,   /* the request ended (all choices, or cancelled): last event, usage is final */
@@ -78,7 +79,8 @@ struct event {
     struct err err;     /* EV_ERROR */
     /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
     int32_t n_prompt, n_cached,
-        n_output; /* tokens; n_cached counts the first choice's prefix hit */
+        n_output; /* tokens; n_cached counts the first choice's prefix hit; n_output the EV_TOKENs of
+                   * all choices (or what worker_finish_choice kept), no stop tokens */
     int n_preempted;
     int64_t arrival_us, scheduled_us, first_token_us, done_us;
 };

@@ -118,7 +118,8 @@ static void take_messages(struct worker *w)
             break;
         }
     }
-    publish(w, taken, tok);
+    if (taken)
+        publish(w, taken, tok);
 }
 
 static void tell(struct worker *w)

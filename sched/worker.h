@@ -43,7 +43,8 @@ void worker_cancel(struct worker *w, uint64_t req);
  * tokens count in the usage. */
 void worker_finish_choice(struct worker *w, uint64_t req, int choice, int32_t keep);
 
-/* Move up to n waiting events out; returns how many. The caller owns them. */
+/* Move up to n waiting events out; returns how many. The caller owns them. What is left is notified
+ * again. Poll soon: with about a thousand events waiting the engine thread makes no more steps. */
 int worker_poll(struct worker *w, struct event *ev, int n);
 
 struct sched_stats {      /* a consistent snapshot */
