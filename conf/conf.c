@@ -307,6 +307,15 @@ static int parse_argv(struct conf *c, int argc, char **argv, struct err *e)
     return 0;
 }
 
+/* Kubernetes puts STEPD_PORT=tcp://..., STEPD_SERVICE_HOST and the like into every pod beside a service called
+ * "stepd": not meant for us. */
+static bool env_foreign(const char *low, const char *value)
+{
+    return strncmp(low, "service_", 8) == 0 || strncmp(low, "port_", 5) == 0 ||
+           strncmp(low, "test_", 5) == 0 ||
+           (strcmp(low, "port") == 0 && strncmp(value, "tcp://", 6) == 0);
+}
+
 static int parse_env(struct conf *c, char **env, struct err *e)
 {
     for (; env && *env; env++) {
@@ -326,7 +335,10 @@ static int parse_env(struct conf *c, char **env, struct err *e)
                 return err_set(e, ERR_NOMEM, "out of memory");
             continue;
         }
-        int i = conf__find(low, len);
+        if (env_foreign(low, eq + 1))
+            continue;
+        /* The pull command knows the models folder by its short name. */
+        int i = strcmp(low, "models") == 0 ? conf__find("models_dir", 10) : conf__find(low, len);
         int rc = i < 0 ? unknown("environment variable STEPD_", low, len, e)
                        : conf__set(c, i, eq + 1, CONF_ENV, where, e);
         if (rc)
