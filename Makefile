@@ -12,6 +12,7 @@ OPT_release := -O2 -g -DNDEBUG -D_FORTIFY_SOURCE=2
 OPT_debug   := -O1 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
 OPT_tsan    := -O1 -g -fsanitize=thread
+OPT_fuzz    := $(OPT_asan) -fsanitize-coverage=trace-pc
 WARN    := -Wall -Wextra -Wshadow -Wconversion -Wvla -Wsign-compare -Werror
 CFLAGS  := -std=c17 -D_GNU_SOURCE -DSTEPD_VERSION='"$(VERSION)"' -I. $(WARN) $(OPT_$(VARIANT)) -fPIE -fstack-protector-strong \
            -include engine/base/banned.h -MMD -MP $(EXTRA_CFLAGS)
@@ -113,6 +114,18 @@ asan tsan:
 	@$(MAKE) -s -j2 VARIANT=$@ tests
 	@$(MAKE) -s VARIANT=$@ check
 
+# Coverage-guided fuzzing with gcc (tests/fuzz/runner.c): each target for FUZZ_SECONDS, from FUZZ_SEED.
+FUZZ_SECONDS ?= 20
+FUZZ_SEED ?= 1
+FUZZ := $(patsubst tests/fuzz/fuzz_%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
+$(B)/fuzz/%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/runner.o $(B)/tests/unxz.o $(LIB)
+	@mkdir -p $(@D)
+	$(CC) $(LDFLAGS) -o $@ $^ $(LIBS)
+fuzz-run: $(FUZZ)
+	@set -e; for f in $^; do $$f -t $(FUZZ_SECONDS) -s $(FUZZ_SEED); done
+fuzz:
+	@$(MAKE) -s -j2 VARIANT=fuzz fuzz-run
+
 lint:
 	@$(PYTHON) tests/lint/deps.py
 	@$(PYTHON) tests/lint/size.py
@@ -135,6 +148,6 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz install
+.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install
 .DELETE_ON_ERROR:
 .SECONDARY:
