@@ -32,8 +32,11 @@ static int n_corpus;
 static struct input now; /* what runs, for the report of its failure */
 static const char *target;
 
+/* Called before the sanitizers are up, and by all that is instrumented: itself must not be. */
+#define BARE __attribute__((no_sanitize_coverage, no_sanitize("address", "undefined")))
+
 void __sanitizer_cov_trace_pc(void);
-__attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
+BARE void __sanitizer_cov_trace_pc(void)
 {
     uintptr_t pc = (uintptr_t)__builtin_return_address(0) - (uintptr_t)&LLVMFuzzerTestOneInput;
     pc = (pc >> 2) * 0x9E3779B1u & (MAP - 1);
@@ -43,7 +46,7 @@ __attribute__((no_sanitize_coverage)) void __sanitizer_cov_trace_pc(void)
 
 /* A hostile size must be refused by the code under test, not served by the allocator. */
 const char *__asan_default_options(void);
-const char *__asan_default_options(void)
+BARE const char *__asan_default_options(void)
 {
     return "max_allocation_size_mb=256:allocator_may_return_null=0:detect_leaks=1:handle_abort=1";
 }
