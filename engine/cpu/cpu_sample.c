@@ -163,19 +163,6 @@ static struct cand cut_apply(const struct cand *c, struct cut cut, float *x, int
     return (struct cand){x, id, n};
 }
 
-/* Keep values of at least `least`. */
-static struct cand keep_from(const struct cand *c, float least, float *x, int32_t *id)
-{
-    int64_t n = 0;
-    for (int64_t i = 0; i < c->n; i++) {
-        float v = c->x[i];
-        id[n] = c->id ? c->id[i] : (int32_t)i;
-        x[n] = v;
-        n += v >= least;
-    }
-    return (struct cand){x, id, n};
-}
-
 /* The k largest logits, in id order. */
 static struct cand top_k(const struct sample_job *j, const struct cand *c, int k,
                          const struct scratch *s)
@@ -220,6 +207,13 @@ static int64_t draw(const struct sample_job *j, const struct cand *c, double u, 
     return last;
 }
 
+/* Drop weights below `least`; c->x is s->e. */
+static void keep(const struct sample_job *j, struct cand *c, float least, const struct scratch *s)
+{
+    c->n = j->k->keep(c->x, c->id, c->n, least, (struct cpu_kept){s->e, s->id});
+    c->id = s->id;
+}
+
 static int32_t choose_random(const struct sample_job *j, const float *x, float max,
                              const struct sample_row *r, const struct scratch *s)
 {
@@ -230,14 +224,14 @@ static int32_t choose_random(const struct sample_job *j, const float *x, float m
     double all = j->k->exp_sum(s->e, c.x, c.n, max, inv_t < 1e30f ? inv_t : 1e30f);
     c.x = s->e; /* weights relative to the most likely one, which is 1 */
     if (r->min_p > 0) {
-        c = keep_from(&c, r->min_p < 1 ? r->min_p : 1, s->e, s->id);
+        keep(j, &c, r->min_p < 1 ? r->min_p : 1, s);
         all = j->k->sum(s->e, c.n, NULL);
     }
     if (r->top_p < 1) {
         double p = r->top_p > 0 ? (double)r->top_p : 0;
         /* Weights below `least` are (1 - p) / 2 of the sum together: none of them can be needed. */
         double least = 0.5 * (1 - p) * all / (double)c.n;
-        c = keep_from(&c, (float)least, s->e, s->id);
+        keep(j, &c, (float)least, s);
         c = cut_apply(&c, cut_find(&c, p * all, true), s->e, s->id);
     }
     int64_t i = draw(j, &c, rng_uniform(r->seed, r->position), s->sums);

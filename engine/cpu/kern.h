@@ -89,6 +89,10 @@ struct cpu_top { /* most likely first */
     int32_t id;
 };
 #define CPU_TOP_MAX 256
+struct cpu_kept {
+    float *x;
+    int32_t *id;
+};
 struct cpu_sample_kern {
     /* Largest value and the lowest id that has it; false when x holds NaN or +Inf, or nothing but -Inf. */
     bool (*max)(const float *x, int64_t n, float *max, int32_t *id);
@@ -102,6 +106,9 @@ struct cpu_sample_kern {
     int (*top)(const float *x, int64_t n, int k, struct cpu_top *out);
     /* Values above v, and equal ones before index `at`. */
     int64_t (*rank)(const float *x, int64_t n, float v, int64_t at);
+    /* Values of at least `least` and their ids (the index where id is NULL), in order; returns how many.
+     * out may be x and id themselves. */
+    int64_t (*keep)(const float *x, const int32_t *id, int64_t n, float least, struct cpu_kept out);
 };
 #define CPU_SUM_BLOCK 1024
 extern const struct cpu_sample_kern cpu_sample_scalar, cpu_sample_avx2, cpu_sample_avx512,

@@ -159,8 +159,30 @@ static int64_t rank(const float *x, int64_t n, float v, int64_t at)
     return above;
 }
 
+static int64_t keep(const float *x, const int32_t *id, int64_t n, float least, struct cpu_kept out)
+{
+    int64_t have = 0;
+    for (int64_t i = 0; i < n; i += VL) {
+        int m = lanes(n - i);
+        struct vf v = vloadn(x + i, m);
+        uint32_t b = (vbits_gt(v, vset1(least)) | vbits_eq(v, vset1(least))) & ((1u << m) - 1);
+        for (; b; b &= b - 1) { /* almost always empty */
+            int64_t at = i + __builtin_ctz(b);
+            float kept = x[at];
+            out.id[have] = id ? id[at] : (int32_t)at;
+            out.x[have++] = kept;
+        }
+    }
+    return have;
+}
+
 #define TABLE_(isa)                                                                                \
-    const struct cpu_sample_kern cpu_sample_##isa = {                                              \
-        .max = row_max, .lse = lse, .exp_sum = exp_sum, .sum = sum, .top = top, .rank = rank}
+    const struct cpu_sample_kern cpu_sample_##isa = {.max = row_max,                               \
+                                                     .lse = lse,                                   \
+                                                     .exp_sum = exp_sum,                           \
+                                                     .sum = sum,                                   \
+                                                     .top = top,                                   \
+                                                     .rank = rank,                                 \
+                                                     .keep = keep}
 #define TABLE(isa) TABLE_(isa)
 TABLE(CPU_ISA);
