@@ -42,6 +42,7 @@ static struct tv loop_attr(struct tmpl_run *r, struct tloop *l, struct tv name)
     return TV(TV_MISSING);
 }
 
+/* A method as a value, with what it is a method of. */
 static struct tv bound(struct tmpl_run *r, struct tv self, const struct tfn *fn)
 {
     struct tmethod *m = tmpl__alloc(r, 1, sizeof(*m));
@@ -78,6 +79,7 @@ static struct tv own_attr(struct tmpl_run *r, struct tv o, struct tv name)
     return v;
 }
 
+/* o.name: what the type has comes before the keys of a dict; item access has it the other way. */
 struct tv tmpl__getattr(struct tmpl_run *r, struct tv o, struct tv name)
 {
     if (o.t == TV_UNDEF)
@@ -121,6 +123,7 @@ struct tv tmpl__getitem(struct tmpl_run *r, struct tv o, struct tv key)
     return v.t == TV_MISSING ? tmpl__undef(r, key.u.s->p, key.u.s->n) : v;
 }
 
+/* Slice bound: negative counts from the end, then into [lo, hi]. */
 static int64_t clamp(int64_t i, int64_t n, int64_t lo, int64_t hi)
 {
     i = i < 0 ? i + n : i;
@@ -158,6 +161,7 @@ static struct tv slice(struct tmpl_run *r, struct tv o, const struct tnode *s)
         return tmpl__substr(r, o, from, to);
     struct tseq *l = tmpl__iter(r, o);
     struct tv out = tmpl__seq(r, o.t == TV_SEQ ? l->kind : SEQ_LIST, 0);
+    out.u.l->group = l->kind == SEQ_RANGE;
     struct tsb b = {0};
     for (int64_t i = from; step > 0 ? i < to : i > to; i += step) {
         tmpl__tick(r, 0);
@@ -166,10 +170,14 @@ static struct tv slice(struct tmpl_run *r, struct tv o, const struct tnode *s)
         else
             tmpl__push(r, out, l->v[i]);
     }
-    return o.t == TV_STR ? tmpl__sb_take(r, &b) : out;
+    if (o.t != TV_STR)
+        return out;
+    out = tmpl__sb_take(r, &b);
+    out.safe = o.safe;
+    return out;
 }
 
-/* --- operators --- */
+/* --- operators: Python's, on integers of 64 bits with overflow an error --- */
 static bool is_int(struct tv v)
 {
     return v.t == TV_INT || v.t == TV_BOOL;
@@ -185,6 +193,7 @@ static double as_float(struct tv v)
     return v.t == TV_FLOAT ? v.u.f : v.t == TV_BOOL ? (double)v.u.b : (double)v.u.i;
 }
 
+/* TypeError of an operator; names the undefined one where there is one. */
 static struct tv bad_operands(struct tmpl_run *r, const char *op, struct tv a, struct tv b)
 {
     if (a.t == TV_UNDEF)
@@ -393,6 +402,7 @@ static struct tv compare_chain(struct tmpl_run *r, const struct tnode *n)
 }
 
 /* --- calls --- */
+/* Evaluate the arguments, with * and ** spread, into arrays of the arena. */
 static void eval_args(struct tmpl_run *r, const struct targs *a, struct tcall *c)
 {
     if (!a)

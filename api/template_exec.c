@@ -11,6 +11,7 @@ static struct tscope *scope_new(struct tmpl_run *r, struct tscope *up)
     return s;
 }
 
+/* Set in the innermost scope; outer names of the same symbol stay as they are. */
 void tmpl__set(struct tmpl_run *r, int32_t sym, struct tv v)
 {
     struct tscope *s = r->scope;
@@ -72,6 +73,7 @@ static struct tv capture(struct tmpl_run *r, const struct tnode *body, struct ts
     return tmpl__sb_take(r, &text);
 }
 
+/* Filters of a block over its text, which they find as N_CAPTURED. */
 static struct tv filtered(struct tmpl_run *r, const struct tnode *filters, struct tv text)
 {
     struct tv old = r->captured;
@@ -119,6 +121,7 @@ static void bind_special(struct tmpl_run *r, const struct tnode *m, const struct
                 tmpl__set(r, i, val[k].t == TV_MISSING ? tmpl__undef(r, "caller", 6) : val[k]);
 }
 
+/* Positional, then keyword arguments, then defaults; the macro's text is the value. */
 struct tv tmpl__call_macro(struct tmpl_run *r, const struct tmacro *macro, const struct tcall *c)
 {
     const struct tnode *m = macro->node;
@@ -196,6 +199,7 @@ static struct tseq *select_items(struct tmpl_run *r, const struct tnode *n, stru
     return out.u.l;
 }
 
+/* One loop over `over`: each round in a fresh scope that holds the target and `loop`. */
 static void run_loop(struct tmpl_run *r, const struct tnode *n, struct tv over, int depth)
 {
     struct tseq *items = tmpl__iter(r, over);
@@ -224,6 +228,7 @@ static void run_loop(struct tmpl_run *r, const struct tnode *n, struct tv over, 
     r->scope = old;
 }
 
+/* loop(items) in a recursive loop: the same body over other items, its text as the value. */
 struct tv tmpl__call_loop(struct tmpl_run *r, struct tloop *l, const struct tcall *c)
 {
     struct tsb text = {0}, *out = r->out;
@@ -282,6 +287,15 @@ static int exec_with(struct tmpl_run *r, const struct tnode *n)
     return flow;
 }
 
+/* The filters must give a string: Jinja joins it into the output without str(). */
+static void filter_block(struct tmpl_run *r, const struct tnode *n)
+{
+    struct tv v = filtered(r, n->b, capture(r, n->d, scope_new(r, r->scope)));
+    if (v.t != TV_STR)
+        tmpl__fail(r, ERR_INVAL, "filter block gives a '%s', not a string", tmpl__type(v));
+    tmpl__print(r, r->out, v, false, 0);
+}
+
 static int exec_node(struct tmpl_run *r, const struct tnode *n)
 {
     switch (n->kind) {
@@ -312,8 +326,7 @@ static int exec_node(struct tmpl_run *r, const struct tnode *n)
         call_block(r, n);
         return FLOW_NEXT;
     case N_FILTERBLOCK:
-        tmpl__print(r, r->out, filtered(r, n->b, capture(r, n->d, scope_new(r, r->scope))), false,
-                    0);
+        filter_block(r, n);
         return FLOW_NEXT;
     case N_WITH:
         return exec_with(r, n);

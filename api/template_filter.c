@@ -314,7 +314,7 @@ FILTER(f_wordcount)
 FILTER(f_truncate)
 {
     (void)c;
-    struct tv s = tmpl__to_str(r, in), end = a[2].t == TV_MISSING ? tmpl__ref(r, "...", 3) : a[2];
+    struct tv s = in, end = a[2].t == TV_MISSING ? tmpl__ref(r, "...", 3) : a[2];
     int64_t length = a[0].t == TV_MISSING ? 255 : tmpl__as_int(r, a[0], "truncate: length");
     int64_t leeway = given(a[3]) ? tmpl__as_int(r, a[3], "truncate: leeway") : 5;
     int64_t keep = length - tmpl__len(r, end);
@@ -322,6 +322,8 @@ FILTER(f_truncate)
         tmpl__fail(r, ERR_INVAL, "truncate: bad length, end or leeway");
     if (tmpl__len(r, s) - leeway <= length)
         return s;
+    if (s.t != TV_STR)
+        tmpl__fail(r, ERR_INVAL, "truncate needs a string, not '%s'", tmpl__type(s));
     s = tmpl__substr(r, s, 0, keep);
     if (a[1].t == TV_MISSING || !tmpl__truth(a[1])) {
         struct tv sep[2] = {tmpl__ref(r, " ", 1), tmpl__int(1)};

@@ -244,7 +244,8 @@ struct tv tmpl__percent(struct tmpl_run *r, struct tv fmt, struct tv arg)
             conversion(&f, &b);
     }
     bool tuple = arg.t == TV_SEQ && arg.u.l->kind == SEQ_TUPLE;
-    bool loose = arg.t == TV_DICT || (arg.t == TV_SEQ && !tuple);
+    /* Python lets anything with subscripts pass unused */
+    bool loose = arg.t == TV_DICT || (arg.t == TV_SEQ && !tuple && arg.u.l->kind <= SEQ_RANGE);
     if (!loose && f.used < (tuple ? arg.u.l->n : 1))
         tmpl__fail(r, ERR_INVAL, "not all arguments converted during string formatting");
     return tmpl__sb_take(r, &b);

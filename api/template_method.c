@@ -21,6 +21,7 @@ static struct tstr *need_str(struct tmpl_run *r, struct tv v, const char *what)
 }
 
 /* --- strip, case --- */
+/* Is the character p[0..k) one of the set's? */
 static bool in_set(const struct tstr *set, const char *p, size_t k)
 {
     for (size_t i = 0, w; i < set->n; i += w) {
@@ -31,6 +32,7 @@ static bool in_set(const struct tstr *set, const char *p, size_t k)
     return false;
 }
 
+/* White space, or the characters of `chars`, off the chosen ends. */
 static struct tv strip(struct tmpl_run *r, struct tv self, struct tv chars, bool left, bool right)
 {
     const char *p = self.u.s->p;
@@ -146,6 +148,7 @@ METHOD(str_removesuffix)
     return tmpl__ref(r, self.u.s->p, self.u.s->n - k);
 }
 
+/* Start of the last q in s, NULL when there is none. */
 static const char *find_last(const struct tstr *s, const struct tstr *q)
 {
     const char *last = NULL;
@@ -230,7 +233,17 @@ METHOD(str_replace)
 }
 
 /* --- split, join --- */
-static void split_words(struct tmpl_run *r, struct tv out, const char *p, size_t n, int64_t max)
+/* Bytes of self as a value of its own; parts of markup are markup. */
+static struct tv part(struct tmpl_run *r, struct tv self, const char *p, size_t n)
+{
+    struct tv v = tmpl__ref(r, p, n);
+    v.safe = self.safe;
+    return v;
+}
+
+/* Words between white space, at most `max` cuts (negative: no bound); the rest stays whole. */
+static void split_words(struct tmpl_run *r, struct tv self, struct tv out, const char *p, size_t n,
+                        int64_t max)
 {
     for (;;) {
         size_t k = tmpl__lspace(p, n);
@@ -239,12 +252,12 @@ static void split_words(struct tmpl_run *r, struct tv out, const char *p, size_t
         if (!n)
             return;
         if (max-- == 0) {
-            tmpl__push(r, out, tmpl__ref(r, p, n));
+            tmpl__push(r, out, part(r, self, p, n));
             return;
         }
         for (k = 0; k < n && tmpl__lspace(p + k, n - k) == 0;)
             k += tmpl__char(p + k, n - k);
-        tmpl__push(r, out, tmpl__ref(r, p, k));
+        tmpl__push(r, out, part(r, self, p, k));
         p += k;
         n -= k;
     }
@@ -258,7 +271,7 @@ METHOD(str_split)
     const char *p = self.u.s->p, *end = p + self.u.s->n, *f;
     tmpl__tick(r, self.u.s->n * 4);
     if (!given(a[0])) {
-        split_words(r, out, p, self.u.s->n, max);
+        split_words(r, self, out, p, self.u.s->n, max);
         return out;
     }
     struct tstr *sep = need_str(r, a[0], "split: separator");
@@ -266,10 +279,10 @@ METHOD(str_split)
         tmpl__fail(r, ERR_INVAL, "empty separator");
     while (max-- != 0 && (f = tmpl__find(p, (size_t)(end - p), sep->p, sep->n)) != NULL) {
         tmpl__tick(r, 0);
-        tmpl__push(r, out, tmpl__ref(r, p, (size_t)(f - p)));
+        tmpl__push(r, out, part(r, self, p, (size_t)(f - p)));
         p = f + sep->n;
     }
-    tmpl__push(r, out, tmpl__ref(r, p, (size_t)(end - p)));
+    tmpl__push(r, out, part(r, self, p, (size_t)(end - p)));
     return out;
 }
 
@@ -295,22 +308,22 @@ METHOD(str_rsplit)
     tmpl__tick(r, rest.n * (sep ? sep->n / 16 + 1 : 4));
     while (sep && max-- > 0 && (f = find_last(&rest, sep)) != NULL) {
         tmpl__tick(r, 0);
-        tmpl__push(r, out, tmpl__ref(r, f + sep->n, (size_t)(rest.p + rest.n - f) - sep->n));
+        tmpl__push(r, out, part(r, self, f + sep->n, (size_t)(rest.p + rest.n - f) - sep->n));
         rest.n = (size_t)(f - rest.p);
     }
     if (sep) {
-        tmpl__push(r, out, tmpl__ref(r, rest.p, rest.n));
+        tmpl__push(r, out, part(r, self, rest.p, rest.n));
         return reversed(r, out);
     }
     for (rest.n = tmpl__rspace(rest.p, rest.n); rest.n; rest.n = tmpl__rspace(rest.p, rest.n)) {
         size_t i = rest.n;
         if (max-- == 0) {
-            tmpl__push(r, out, tmpl__ref(r, rest.p, rest.n));
+            tmpl__push(r, out, part(r, self, rest.p, rest.n));
             break;
         }
         while (i > 0 && tmpl__rspace(rest.p, i) == i)
             i--; /* a byte inside a character is no white space */
-        tmpl__push(r, out, tmpl__ref(r, rest.p + i, rest.n - i));
+        tmpl__push(r, out, part(r, self, rest.p + i, rest.n - i));
         rest.n = i;
     }
     return reversed(r, out);
@@ -326,9 +339,9 @@ METHOD(str_partition)
     tmpl__tick(r, s->n);
     const char *f = tmpl__find(s->p, s->n, sep->p, sep->n);
     size_t k = f ? (size_t)(f - s->p) : s->n, m = f ? sep->n : 0;
-    tmpl__push(r, out, tmpl__ref(r, s->p, k));
-    tmpl__push(r, out, tmpl__ref(r, s->p + k, m));
-    tmpl__push(r, out, tmpl__ref(r, s->p + k + m, s->n - k - m));
+    tmpl__push(r, out, part(r, self, s->p, k));
+    tmpl__push(r, out, part(r, self, s->p + k, m));
+    tmpl__push(r, out, part(r, self, s->p + k + m, s->n - k - m));
     return out;
 }
 
@@ -342,9 +355,9 @@ METHOD(str_rpartition)
     tmpl__tick(r, s->n * (sep->n / 16 + 1));
     const char *f = find_last(s, sep);
     size_t k = f ? (size_t)(f - s->p) : 0, m = f ? sep->n : 0;
-    tmpl__push(r, out, tmpl__ref(r, s->p, k));
-    tmpl__push(r, out, tmpl__ref(r, s->p + k, m));
-    tmpl__push(r, out, tmpl__ref(r, s->p + k + m, s->n - k - m));
+    tmpl__push(r, out, part(r, self, s->p, k));
+    tmpl__push(r, out, part(r, self, s->p + k, m));
+    tmpl__push(r, out, part(r, self, s->p + k + m, s->n - k - m));
     return out;
 }
 
@@ -357,7 +370,7 @@ METHOD(str_splitlines)
     size_t n = self.u.s->n, len, skip;
     tmpl__tick(r, n * 4);
     for (; tmpl__splitline(p, n, &len, &skip); p += skip, n -= skip)
-        tmpl__push(r, out, tmpl__ref(r, p, keep ? skip : len));
+        tmpl__push(r, out, part(r, self, p, keep ? skip : len));
     return out;
 }
 
@@ -367,13 +380,17 @@ METHOD(str_join)
     struct tsb b = {0};
     struct tseq *l = tmpl__iter(r, a[0]);
     for (size_t i = 0; i < l->n; i++) {
-        struct tstr *s = need_str(r, l->v[i], "join: item");
-        tmpl__tick(r, s->n);
+        tmpl__tick(r, need_str(r, l->v[i], "join: item")->n);
         if (i)
             tmpl__sb_add(r, &b, self.u.s->p, self.u.s->n);
-        tmpl__sb_add(r, &b, s->p, s->n);
+        if (self.safe) /* markup joins escaped text */
+            tmpl__escape(r, &b, l->v[i]);
+        else
+            tmpl__sb_add(r, &b, l->v[i].u.s->p, l->v[i].u.s->n);
     }
-    return tmpl__sb_take(r, &b);
+    struct tv v = tmpl__sb_take(r, &b);
+    v.safe = self.safe;
+    return v;
 }
 
 METHOD(str_format)
@@ -394,6 +411,7 @@ static bool all_ascii(const struct tstr *s, const char *lo_hi)
     return s->n > 0;
 }
 
+/* All characters in the ranges (pairs of bytes); beyond ASCII we would need Unicode's tables, so refuse. */
 static struct tv is_class(struct tmpl_run *r, struct tv self, const char *lo_hi)
 {
     for (size_t i = 0; i < self.u.s->n; i++)
@@ -445,6 +463,7 @@ METHOD(str_islower)
 }
 
 /* --- padding --- */
+/* To a[0] characters with a[1] or blanks: side < 0 text left, > 0 text right, 0 in the middle. */
 static struct tv padded(struct tmpl_run *r, struct tv self, struct tv *a, int side)
 {
     struct tsb b = {0};

@@ -88,7 +88,9 @@ struct tv tmpl__substr(struct tmpl_run *r, struct tv s, int64_t from, int64_t to
             a = i + tmpl__char(p + i, n - i);
         i += tmpl__char(p + i, n - i);
     }
-    return tmpl__ref(r, p + a, from < to ? i - a : 0);
+    struct tv v = tmpl__ref(r, p + a, from < to ? i - a : 0);
+    v.safe = s.safe;
+    return v;
 }
 
 void tmpl__escape(struct tmpl_run *r, struct tsb *b, struct tv s)
@@ -226,12 +228,14 @@ static void print_dict(struct tmpl_run *r, struct tsb *b, const struct tdict *d,
     tmpl__sb_str(r, b, "}");
 }
 
+/* Only what range() made and counts up by one: of others the bound is not kept. */
 static void print_range(struct tmpl_run *r, struct tsb *b, const struct tseq *l)
 {
     char t[80];
-    int64_t from = l->n ? l->v[0].u.i : 0, step = l->n > 1 ? l->v[1].u.i - from : 1;
-    snprintf(t, sizeof(t), step == 1 ? "range(%lld, %lld)" : "range(%lld, %lld, %lld)",
-             (long long)from, (long long)(from + (int64_t)l->n * step), (long long)step);
+    long long from = l->n ? l->v[0].u.i : 0;
+    if (l->group || (l->n > 1 && l->v[1].u.i != from + 1))
+        tmpl__fail(r, ERR_UNSUPPORTED, "text of a range with a step; use |list");
+    snprintf(t, sizeof(t), "range(%lld, %lld)", from, from + (long long)l->n);
     tmpl__sb_str(r, b, t);
 }
 

@@ -61,7 +61,7 @@ struct tv {
 };
 struct tseq {
     uint8_t kind;
-    bool group;         /* a groupby pair: has .grouper and .list */
+    bool group;         /* tuple: of groupby, with .grouper and .list; range: cut from another */
     size_t n, cap, pos; /* pos: items already taken from a generator */
     size_t *used;       /* list + list: slots of v in use by all that share it, else NULL */
     struct tv *v;
