@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <stdio.h>
+#include <unistd.h>
+
 #include <cmocka.h>
 
 #include "engine/base/hash.h"
@@ -112,4 +115,19 @@ struct engine *run_open(const struct eng_opts *o)
     if (rc)
         fail_msg("eng_open %s: %s", o->path, e.text);
     return g;
+}
+
+const char *run_model_path(int n_test)
+{
+    static char path[1024];
+    const char *given = getenv("STEPD_TEST_MODEL"), *dir = getenv("STEPD_MODELS");
+    if (given)
+        snprintf(path, sizeof path, "%s", given);
+    else
+        snprintf(path, sizeof path, "%s/smollm2-135m.gguf", dir && dir[0] ? dir : "models");
+    if (access(path, R_OK) == 0)
+        return path;
+    printf("skipped: %s is not there (`stepd pull smollm2-135m` fetches it)\n", path);
+    printf("0 passed, 0 failed, %d skipped\n", n_test);
+    return NULL;
 }

@@ -118,10 +118,12 @@ static int buf_alloc(struct dev *d, size_t bytes, dev_buf *out)
         d->bufs = p;
         d->n_buf_max = n;
     }
-    char *p = mem_aligned(64, bytes);
-    if (!p)
+    size_t all;
+    char *raw =
+        ck_add(bytes, 64, &all) ? mem_calloc(1, all) : NULL; /* pages come as they are used */
+    if (!raw)
         return ERR_NOMEM;
-    d->bufs[i] = (struct cpu_buf){p, bytes};
+    d->bufs[i] = (struct cpu_buf){raw + (64 - (uintptr_t)raw % 64) % 64, raw, bytes};
     if (i == d->n_buf)
         d->n_buf++;
     *out = (dev_buf)i + 1;
@@ -142,7 +144,7 @@ static void buf_free(struct dev *d, dev_buf b)
     struct cpu_buf *p = buf_find(d, b, 0, 0);
     if (!p)
         return;
-    free(p->p);
+    free(p->raw);
     *p = (struct cpu_buf){0};
 }
 

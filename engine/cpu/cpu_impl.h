@@ -14,7 +14,8 @@ struct cpu_grow {
 };
 
 struct cpu_buf {
-    char *p; /* NULL: free slot */
+    char *p;   /* 64-aligned; NULL: free slot */
+    void *raw; /* what to free */
     size_t n;
 };
 

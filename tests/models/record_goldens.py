@@ -6,7 +6,7 @@
 Needs torch 2.13.0, transformers 5.24.0, accelerate, gguf, numpy. The weights of the GGUF file are dequantised to f32
 and run with f32 arithmetic, eager attention. PROMPTS.jsonl: one object a line with `turns`.
 
-greedy.json     chat prompts with their ids, greedy ids (at most 64, cut at the end-of-turn token) and the
+greedy.json.xz  chat prompts with their ids, greedy ids (at most 64, cut at the end-of-turn token) and the
                 smallest gap between the best two logits on the way. A prompt whose gap is under MIN_GAP is
                 left out: f32 rounding in another order could tip it.
 teacher.bin.xz  texts run once through the model. Little-endian: "STG1", u32 texts; for each u32 n, i32 ids[n], then n
@@ -91,7 +91,7 @@ def main():
         with lzma.open(os.path.join(out, "teacher.bin.xz"), "wb", preset=9) as h:
             h.write(t)
         rows = record_greedy(model, tok, [x for x in texts if len(x) < 400])
-    with open(os.path.join(out, "greedy.json"), "w") as h:
+    with lzma.open(os.path.join(out, "greedy.json.xz"), "wt", preset=9) as h:
         json.dump(dict(torch=torch.__version__, transformers=tr.__version__, min_gap=MIN_GAP, rows=rows), h, indent=0)
         h.write("\n")
 
