@@ -250,6 +250,23 @@ static void emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
     ch->mark_sent = marks;
 }
 
+/* Lay down one prompt token: its mark comes before the output's, its text (with echo) too. */
+static int prompt_mark(struct gen *g, struct gen_choice *ch, const struct sample_out *tok,
+                       bool first)
+{
+    size_t before = ch->text.len;
+    if (g->echo) { /* markers that the client wrote are repeated; a bos that we added is not */
+        bool shown = ch->detok.special;
+        ch->detok.special = !(first && tok->token == tok_bos(g->m->text->tok));
+        detok_push(&ch->detok, tok->token, &ch->text);
+        ch->detok.special = shown;
+    }
+    ch->stop_from = ch->text.len;
+    return add_mark(
+        ch,
+        (struct gen_mark){.start = before, .end = ch->text.len, .tok = *tok, .no_logprob = first});
+}
+
 static void open_choice(struct api_call *c, struct gen *g, int i)
 {
     struct gen_choice *ch = &g->choice[i];
@@ -258,8 +275,13 @@ static void open_choice(struct api_call *c, struct gen *g, int i)
     ch->opened = true;
     if (g->stream && g->w->open)
         g->w->open(c, g, i);
-    if (g->echo && g->prompt_logprobs < 0) { /* else the scored tokens lay the text down */
-        buf_str(&ch->text, g->prompt[i / g->n].echo);
+    const struct gen_prompt *p = &g->prompt[i / g->n];
+    if (g->prompt_logprobs >= 0) { /* the first token has no log-probability, hence no event */
+        struct sample_out first = {.token = p->ids.id[0]};
+        if (prompt_mark(g, ch, &first, true))
+            api__nomem(c);
+    } else if (g->echo) {
+        buf_str(&ch->text, p->echo);
         ch->stop_from = ch->text.len;
     }
 }
@@ -318,20 +340,11 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
          false);
 }
 
-/* Scored prompt token: a mark before the output's; the echoed text is laid down as it goes. */
 static void on_prompt(struct api_call *c, struct gen *g, int req, const struct event *ev)
 {
     for (int k = 0; k < g->n; k++) {
-        struct gen_choice *ch = &g->choice[req * g->n + k];
-        size_t before = ch->text.len;
         open_choice(c, g, req * g->n + k);
-        if (g->echo)
-            detok_push(&ch->detok, ev->tok.token, &ch->text);
-        ch->stop_from = ch->text.len;
-        if (add_mark(ch, (struct gen_mark){.start = before,
-                                           .end = ch->text.len,
-                                           .tok = ev->tok,
-                                           .no_logprob = ev->index == 0}))
+        if (prompt_mark(g, &g->choice[req * g->n + k], &ev->tok, false))
             api__nomem(c);
     }
 }
