@@ -156,7 +156,8 @@ int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request 
                 const struct backend *be, struct err *e)
 {
     if (r->n_ctx < 0 || r->n_ctx > r->n_ctx_model)
-        return err_set(e, ERR_LIMIT, "n_ctx is %d; the model's context is %d tokens", r->n_ctx,
+        return err_set(e, ERR_LIMIT,
+                       "a context of %d tokens is asked for; the model was made for %d", r->n_ctx,
                        r->n_ctx_model);
     size_t block = be->kv_block_bytes(k), allowed = 0, want;
     int rc = blocks_allowed(&allowed, r, block, e);
@@ -168,10 +169,10 @@ int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request 
         want = SIZE_MAX - 1;
     want = min_size(min_size(want + 1, allowed), INT32_MAX);
     if (r->n_ctx && full > want - 1)
-        return err_set(
-            e, ERR_NOMEM,
-            "n_ctx is %d: its KV takes %zu MiB, the pool has %zu MiB (of %zu MiB available)",
-            r->n_ctx, MIB(full * block), MIB(want * block), MIB(r->available));
+        return err_set(e, ERR_NOMEM,
+                       "a context of %d tokens takes %zu MiB of KV; the pool has %zu MiB (of %zu "
+                       "MiB available)",
+                       r->n_ctx, MIB(full * block), MIB(want * block), MIB(r->available));
     if (full > want - 1)
         ctx = (int32_t)((want - 1) * KV_BLOCK_TOKENS);
     k->n_block = (int32_t)want;

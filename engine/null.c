@@ -73,7 +73,8 @@ static int info_fill(const struct null_device *n, struct eng_info *info, struct 
     if (ctx < 1 || ctx > (1 << 26))
         return err_set(e, ERR_INVAL, "key %s is %u", key, ctx);
     if (o->n_ctx < 0 || (uint32_t)o->n_ctx > ctx)
-        return err_set(e, ERR_LIMIT, "n_ctx is %d; the model's context is %u tokens", o->n_ctx,
+        return err_set(e, ERR_LIMIT,
+                       "a context of %d tokens is asked for; the model was made for %u", o->n_ctx,
                        ctx);
     rc = eng__limits_set(info, o, e);
     if (rc)

@@ -169,7 +169,7 @@ static void split_iq4_xs(const uint8_t *b, struct block *o)
     o->d = get_u16(b);
     unsigned high = get_u16(b + 2);
     for (int i = 0; i < 8; i++) {
-        unsigned s = (b[4 + i / 2] >> 4 * (i % 2) & 15u) | (high >> 2 * i & 3) << 4;
+        unsigned s = ((unsigned)b[4 + i / 2] >> 4 * (i % 2) & 15u) | (high >> 2 * i & 3) << 4;
         o->s[i] = (int8_t)((int)s - 32);
         iq4_words(b + 8 + 16 * i, o->word[i]);
     }

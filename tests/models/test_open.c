@@ -165,10 +165,10 @@ static void test_options(void **st)
     } bad[] = {
         {"tpu", NULL, "device \"tpu\"", 0, 0, 0, ERR_NOTFOUND},
         {"ref", "f8", "kv_dtype is \"f8\"", 0, 0, 0, ERR_INVAL},
-        {"ref", NULL, "n_ctx is 129; the model's context is 128", 129, 0, 0, ERR_LIMIT},
+        {"ref", NULL, "a context of 129 tokens is asked for; the model was made for 128", 129, 0, 0, ERR_LIMIT},
         {"ref", NULL, "max_seqs is -1", 0, -1, 0, ERR_INVAL},
         {"ref", NULL, "kv_bytes is 10; two blocks take", 0, 0, 10, ERR_LIMIT},
-        {"ref", NULL, "n_ctx is 128: its KV takes", 128, 0, 4096, ERR_NOMEM},
+        {"ref", NULL, "a context of 128 tokens takes", 128, 0, 4096, ERR_NOMEM},
         {"ref", NULL, "kv_bytes is", 0, 0, (size_t)1 << 60, ERR_NOMEM},
         {"cuda-emu", NULL, "stepd-cuda-emu.so is neither", 0, 0, 0, ERR_NOTFOUND},
     };
