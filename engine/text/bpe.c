@@ -109,6 +109,8 @@ static void sift_down(struct bpe_cand *h, size_t n, size_t i)
     h[i] = x;
 }
 
+/* Candidate for the pair that starts at `left`, if there is one. `sift` keeps the heap in order;
+ * without it the caller builds the heap afterwards in O(n). */
 static int cand_push(struct tok_run *r, const char *s, int32_t left, bool sift)
 {
     if (left < 0 || r->sym[left].next < 0)
@@ -126,6 +128,7 @@ static int cand_push(struct tok_run *r, const char *s, int32_t left, bool sift)
     return 0;
 }
 
+/* Merge all n symbols of r->sym; dead ones are left with len 0. */
 static int merge_large(struct tok_run *r, const char *s, size_t n)
 {
     r->n_heap = 0;
@@ -178,6 +181,7 @@ static int32_t char_id(const struct tokenizer *t, struct tok_run *r, const char 
     return text ? id : -1;
 }
 
+/* First symbols of a piece: its bytes, or its characters (a byte that is no UTF-8 counts as one). */
 static int symbols_fill(struct tok_run *r, const char *s, size_t n, size_t *out)
 {
     const struct tokenizer *t = r->t;

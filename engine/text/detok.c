@@ -9,6 +9,7 @@ void detok_init(struct detok *d, const struct tokenizer *t, bool special)
     *d = (struct detok){.tok = t, .special = special};
 }
 
+/* U+FFFD for n bytes that are no text, under the vocabulary's own rule. */
 static void put_bad(const struct detok *d, int n, struct buf *out)
 {
     for (int i = 0; i < (d->tok->fffd_per_byte ? n : 1) && n > 0; i++)

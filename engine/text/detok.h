@@ -8,9 +8,9 @@
 
 struct detok {
     const struct tokenizer *tok;
-    bool special;     /* show control tokens' text (skip_special_tokens: false) */
-    bool started;     /* some text was produced: SentencePiece's first-space rule is spent */
-    uint8_t hold[8];  /* incomplete character */
+    bool special;    /* show control tokens' text (skip_special_tokens: false) */
+    bool started;    /* some text was produced: SentencePiece's first-space rule is spent */
+    uint8_t hold[8]; /* incomplete character */
     int n_hold;
 };
 

@@ -31,6 +31,7 @@ int tok__charsmap_open(struct tok_charsmap *m, const void *blob, size_t n, struc
     return 0;
 }
 
+/* Offset field of a unit: 22 bits, shifted by 8 when bit 9 is set. */
 static size_t unit_offset(uint32_t u)
 {
     return (size_t)(u >> 10) << ((u & (1u << 9)) >> 6);
@@ -118,6 +119,7 @@ static void replace_all(struct view a, struct view b, const char *s, size_t n, s
     buf_add(out, s + pos, n - pos);
 }
 
+/* The same for matches of a pattern; b is literal text. */
 static int replace_matches(const struct tok_norm *op, const char *s, size_t n, struct buf *out)
 {
     size_t pos = 0, from = 0, a, b;
@@ -136,6 +138,7 @@ static int replace_matches(const struct tok_norm *op, const char *s, size_t n, s
     return 0;
 }
 
+/* Drop white space at the left (1), right (2) or both ends. */
 static void strip_spaces(unsigned sides, const char *s, size_t n, struct buf *out)
 {
     size_t first = SIZE_MAX, last = 0;
@@ -185,6 +188,7 @@ static void mark_spaces(const struct tok_norm *op, const char *s, size_t n, bool
     }
 }
 
+/* White space goes, each word gets the mark in front. */
 static void mark_words(const struct tok_norm *op, const char *s, size_t n, struct buf *out)
 {
     bool in_word = false;

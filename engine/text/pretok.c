@@ -139,6 +139,7 @@ int tok__re_next(const struct tok_re *re, const char *s, size_t n, size_t from, 
     return 1;
 }
 
+/* A piece that no further split cuts goes to the model. */
 static int model_piece(struct tok_run *r, const char *s, size_t n)
 {
     switch (r->t->kind) {

@@ -1,6 +1,5 @@
 /* The pre-tokenisers that GGUF files name in tokenizer.ggml.pre: patterns and options by name. The
  * patterns are those of the models' own tokenizer.json files, in their published form. */
-#include "engine/base/log.h"
 #include "engine/text/tok_impl.h"
 
 #define APOS_ANY "(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"

@@ -32,6 +32,7 @@ static int get_text(const struct gguf *g, const char *key, const char *def, char
     return text__copy(out, v) == 0 ? 0 : err_set(e, ERR_NOMEM, "%s: out of memory", key);
 }
 
+/* <arch>.context_length; absent leaves 0. */
 static int get_context(struct text_model *m, const struct gguf *g, struct err *e)
 {
     char key[160];
@@ -46,6 +47,7 @@ static int get_context(struct text_model *m, const struct gguf *g, struct err *e
     return 0;
 }
 
+/* Elements of all tensors. */
 static int64_t count_params(const struct gguf *g)
 {
     int64_t sum = 0;
@@ -68,6 +70,7 @@ int text__token_texts(struct text_model *m, int32_t pad)
     return rc ? rc : text__copy(&m->pad_token, tok_entry(t, pad));
 }
 
+/* On failure the caller closes m, whatever it holds by then. */
 static int open_gguf(struct text_model *m, const char *path, struct err *e)
 {
     struct gguf *g = NULL;

@@ -8,12 +8,12 @@
 
 struct text_model {
     struct tokenizer *tok;
-    char *chat_template; /* NULL if the file has none */
+    char *chat_template;                                 /* NULL if the file has none */
     char *bos_token, *eos_token, *unk_token, *pad_token; /* texts for templates; "" when absent */
-    int32_t n_ctx_train; /* tokens; 0 if the file does not say */
-    char *arch;          /* "llama" */
-    char *name;          /* general.name or "" */
-    int64_t n_params;    /* sum of tensor elements */
+    int32_t n_ctx_train;                                 /* tokens; 0 if the file does not say */
+    char *arch;                                          /* "llama" */
+    char *name;                                          /* general.name or "" */
+    int64_t n_params;                                    /* sum of tensor elements */
     int64_t file_bytes;
     void *priv; /* the open file */
 };

@@ -13,12 +13,14 @@
 #define HEADER_MAX   (100u << 20) /* the limit of the format's own library */
 #define TEMPLATE_MAX (4u << 20)
 
+/* dir/name into out; a path that does not fit is an error, never cut. */
 static int join(char *out, size_t size, const char *dir, const char *name, struct err *e)
 {
     int n = snprintf(out, size, "%s/%s", dir, name);
     return n > 0 && (size_t)n < size ? 0 : err_set(e, ERR_LIMIT, "%s: path is too long", dir);
 }
 
+/* Whether the folder has such a file. */
 static bool have(const char *dir, const char *name)
 {
     char path[PATH_MAX];
@@ -39,6 +41,7 @@ static int load_json(const char *dir, const char *name, json_t **out, struct err
     return *out ? 0 : err_set(e, ERR_PARSE, "%s: line %d: %s", path, je.line, je.text);
 }
 
+/* The first tokenizer file that the folder has, in order of how much it says. */
 static int open_tokenizer(struct text_model *m, const char *dir, struct err *e)
 {
     static const struct {
@@ -81,6 +84,7 @@ static struct view config_template(const json_t *cfg)
     return text_of(cfg, "chat_template");
 }
 
+/* chat_template.jinja wins over the config's member, as in the reference library. */
 static int read_template(struct text_model *m, const char *dir, const json_t *cfg, struct err *e)
 {
     struct view v = config_template(cfg);
@@ -100,6 +104,7 @@ static int read_template(struct text_model *m, const char *dir, const json_t *cf
     return rc;
 }
 
+/* Architecture, name and context length; a model with a vision part keeps the latter in text_config. */
 static int read_config(struct text_model *m, const char *dir, struct err *e)
 {
     json_t *cfg;
@@ -155,6 +160,7 @@ static int add_header(struct text_model *m, const char *path, FILE *f, struct er
     return 0;
 }
 
+/* One weight file: its size and its header. */
 static int add_file(struct text_model *m, const char *dir, const char *name, struct err *e)
 {
     char path[PATH_MAX];
@@ -174,6 +180,7 @@ static int add_file(struct text_model *m, const char *dir, const char *name, str
     return rc;
 }
 
+/* All *.safetensors of the folder; none is fine (a tokenizer alone can be served by tests). */
 static int add_weights(struct text_model *m, const char *dir, struct err *e)
 {
     DIR *d = opendir(dir);

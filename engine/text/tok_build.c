@@ -130,11 +130,13 @@ int tok__index(struct tokenizer *t, struct err *e)
     return 0;
 }
 
+/* Types that the special-token finder looks for. */
 static bool is_special(uint8_t type)
 {
     return type == TOK_T_CONTROL || type == TOK_T_USER || type == TOK_T_UNKNOWN;
 }
 
+/* Special-token trie for all kinds, text trie and cost of an unknown character for unigram and WordPiece. */
 static int build_tries(struct tokenizer *t, struct err *e)
 {
     double low = 0;
@@ -169,6 +171,8 @@ static bool glued(struct view v)
     return false;
 }
 
+/* WordPiece: entries that open a word get a space, continuation marks go. out has room for one more
+ * byte than the entry. */
 static size_t piece_word(const struct tokenizer *t, struct view v, bool special, char *out)
 {
     bool marked = view_starts(v, TOK_MARK), cont;
@@ -188,6 +192,7 @@ static size_t piece_word(const struct tokenizer *t, struct view v, bool special,
     return k + v.len;
 }
 
+/* SentencePiece: U+2581 becomes a space. */
 static size_t piece_marks(struct view v, char *out)
 {
     size_t k = 0;
@@ -202,6 +207,7 @@ static size_t piece_marks(struct view v, char *out)
     return k;
 }
 
+/* GPT-2 letters become bytes; a text with other letters stands for itself. A word end is a space. */
 static size_t piece_bytes(const struct tokenizer *t, struct view v, char *out)
 {
     size_t k, cut = t->word_end.len;
@@ -217,6 +223,7 @@ static size_t piece_bytes(const struct tokenizer *t, struct view v, char *out)
     return k;
 }
 
+/* All pieces go to one pool: an entry grows by at most one byte. Special tokens read as they are. */
 static int build_pieces(struct tokenizer *t, struct err *e)
 {
     size_t total = (size_t)t->n_vocab;
@@ -268,6 +275,7 @@ void tok__add_stop(struct tokenizer *t, int32_t id)
     t->stop[t->n_stop++] = id;
 }
 
+/* Entries that are known to end a turn, by text: files often name only eos. */
 static void find_stops(struct tokenizer *t)
 {
     static const char *const ends[] = {

@@ -19,6 +19,7 @@ static uint8_t byte_in_order(int i)
     return 0;
 }
 
+/* Entry = a followed by b, in the tokenizer's arena. */
 static int set_entry(struct tokenizer *t, int32_t id, struct view a, struct view b, uint8_t type)
 {
     char *p = arena_alloc(&t->mem, a.len + b.len + 1);
@@ -48,6 +49,7 @@ static bool next_merge(const char **p, const char *end, struct view *l, struct v
     return true;
 }
 
+/* Entries and merges in the order of the published vocabulary; n merges. */
 static int fill(struct tokenizer *t, const char *list, const char *end, int32_t n, struct err *e)
 {
     struct view none = {"", 0}, l, r;
@@ -74,6 +76,7 @@ static int fill(struct tokenizer *t, const char *list, const char *end, int32_t 
     return rc;
 }
 
+/* Composed, spaces squeezed, lower case; then CLIP's own pattern, whose matches are the pieces. */
 static int set_steps(struct tokenizer *t, struct err *e)
 {
     tok__add_norm(t, TOK_NORM_NFC);

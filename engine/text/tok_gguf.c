@@ -46,6 +46,7 @@ static int get_id(const struct tokenizer *t, const struct gguf *g, const char *k
     return 0;
 }
 
+/* A boolean key, or `def` when absent. */
 static int get_flag(const struct gguf *g, const char *key, bool def, bool *out, struct err *e)
 {
     *out = def;
@@ -53,6 +54,7 @@ static int get_flag(const struct gguf *g, const char *key, bool def, bool *out, 
     return rc == ERR_NOTFOUND ? 0 : rc;
 }
 
+/* Texts and types. */
 static int read_entries(struct tokenizer *t, const struct gguf *g, const struct gguf_kv *tokens,
                         struct err *e)
 {
@@ -70,6 +72,7 @@ static int read_entries(struct tokenizer *t, const struct gguf *g, const struct 
     return rc;
 }
 
+/* tokenizer.ggml.scores: needed by SentencePiece kinds, every value finite. */
 static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     int rc;
@@ -90,6 +93,8 @@ static int read_scores(struct tokenizer *t, const struct gguf *g, struct err *e)
     return 0;
 }
 
+/* "left right" texts in rank order; the first space after the first byte separates (a left part may
+ * start with one). */
 static int read_merges(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     int rc;
@@ -114,6 +119,7 @@ static int read_merges(struct tokenizer *t, const struct gguf *g, struct err *e)
     return rc;
 }
 
+/* GPT-2 family: pre-tokeniser by name, then merges. */
 static int setup_bpe(struct tokenizer *t, const struct gguf *g, struct view model, struct err *e)
 {
     struct view pre = VIEW_LIT("default");
@@ -132,6 +138,7 @@ static int setup_bpe(struct tokenizer *t, const struct gguf *g, struct view mode
     return rc;
 }
 
+/* SentencePiece BPE: merges by score, bytes as fallback, a space in front unless the file says no. */
 static int setup_spm(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     bool prefix;
@@ -150,6 +157,7 @@ static int setup_spm(struct tokenizer *t, const struct gguf *g, struct err *e)
     return 0;
 }
 
+/* SentencePiece unigram with its character map. */
 static int setup_unigram(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     int rc = read_scores(t, g, e);
@@ -191,6 +199,7 @@ static int setup_unigram(struct tokenizer *t, const struct gguf *g, struct err *
     return rc ? rc : tok__add_split(t, TOK_MARK, TOK_SPLIT_NEXT, false, e);
 }
 
+/* BERT: in these files U+2581 opens words and continuations are bare. */
 static int setup_wordpiece(struct tokenizer *t, const struct gguf *g, struct err *e)
 {
     bool lower, strip;

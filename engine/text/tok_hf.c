@@ -6,8 +6,6 @@
 #include "engine/base/mem.h"
 #include "engine/text/tok_hf_impl.h"
 
-#define CONFIG_MAX (256u << 20) /* bytes of a tokenizer.json */
-
 static int nomem(struct err *e)
 {
     return err_set(e, ERR_NOMEM, "tokenizer.json: out of memory");
@@ -76,6 +74,7 @@ static int measure(json_t *root, json_t *vocab, int64_t *max, size_t *bytes, str
     return 0;
 }
 
+/* Copy to the pool, which measure() has sized. */
 static struct view pooled(char **pool, const char *p, size_t n)
 {
     struct view v = {*pool, n};
@@ -84,6 +83,7 @@ static struct view pooled(char **pool, const char *p, size_t n)
     return v;
 }
 
+/* Unigram: [[text, score], ...], the index is the id. */
 static int fill_list(struct tokenizer *t, json_t *vocab, char **pool, struct err *e)
 {
     size_t i;
@@ -102,6 +102,7 @@ static int fill_list(struct tokenizer *t, json_t *vocab, char **pool, struct err
     return 0;
 }
 
+/* BPE and WordPiece: {text: id}; ids may leave gaps, which stay empty entries. */
 static void fill_map(struct tokenizer *t, json_t *vocab, char **pool)
 {
     const char *key;
@@ -111,6 +112,7 @@ static void fill_map(struct tokenizer *t, json_t *vocab, char **pool)
         pooled(pool, key, len);
 }
 
+/* Added tokens replace what the vocabulary has under their id. */
 static int fill_added(struct tokenizer *t, json_t *root, char **pool, struct err *e)
 {
     size_t i;
@@ -147,6 +149,7 @@ static int unk_by_text(struct tokenizer *t, const json_t *model, struct err *e)
                                  "tokenizer.json: model.unk_token '%.60s' is no entry", unk.p);
 }
 
+/* "left right" in older files, ["left", "right"] in newer ones. */
 static int load_merges(struct tokenizer *t, const json_t *model, struct err *e)
 {
     const json_t *list = json_object_get(model, "merges");
@@ -225,6 +228,7 @@ static int load_unigram(struct tokenizer *t, const json_t *model, struct err *e)
     return tok__index(t, e);
 }
 
+/* *out is set as soon as there is something to close. */
 static int load_model(struct tokenizer **out, json_t *root, struct err *e)
 {
     json_t *model = json_object_get(root, "model");
@@ -276,6 +280,7 @@ static int32_t config_id(const struct tokenizer *t, const json_t *cfg, const cha
     return s.len ? tok__map_find(&t->map, s.p, s.len) : -1;
 }
 
+/* tokenizer_config.json beside .../tokenizer.json; NULL when absent or unreadable. */
 static json_t *load_config(const char *path)
 {
     static const char from[] = "tokenizer.json";
@@ -290,6 +295,7 @@ static json_t *load_config(const char *path)
     return cfg;
 }
 
+/* bos, eos, unk by name; add_bos_token counts only where the post-processor adds nothing itself. */
 static void apply_config(struct tokenizer *t, const char *path)
 {
     json_t *cfg = load_config(path);

@@ -79,6 +79,7 @@ int tok__base64(struct view v, uint8_t *out, size_t *n)
     return 0;
 }
 
+/* Precompiled: base64 of SentencePiece's map. */
 static int charsmap_step(struct tokenizer *t, const json_t *step, struct tok_norm *op,
                          struct err *e)
 {
@@ -94,6 +95,7 @@ static int charsmap_step(struct tokenizer *t, const json_t *step, struct tok_nor
     return tok__charsmap_open(op->map, blob, n, e);
 }
 
+/* Replace: a String is matched literally, a Regex by the pattern engine. */
 static int replace_step(struct tokenizer *t, const json_t *step, struct tok_norm *op, struct err *e)
 {
     struct view str = hf__str(json_object_get(step, "pattern"), "String");
@@ -109,6 +111,7 @@ static int replace_step(struct tokenizer *t, const json_t *step, struct tok_norm
     return rc;
 }
 
+/* strip_accents null means "as lowercase". */
 static int bert_step(struct tokenizer *t, const json_t *step, struct err *e)
 {
     bool lower = !json_is_false(json_object_get(step, "lowercase"));
@@ -248,6 +251,7 @@ static int add_metaspace(struct tokenizer *t, const json_t *s, bool words, struc
     return tok__add_split(t, TOK_MARK, TOK_SPLIT_NEXT, false, e);
 }
 
+/* Only the cut and the space: letters for bytes are the model's concern here. */
 static int add_byte_level(struct tokenizer *t, const json_t *s, struct err *e)
 {
     int rc = 0;
@@ -354,6 +358,7 @@ static void wrap_add(int32_t *list, int *n, json_int_t id, int32_t n_vocab)
         list[(*n)++] = (int32_t)id;
 }
 
+/* Special tokens of the single-text template, before and after the text. */
 static void template_ids(struct tokenizer *t, const json_t *s)
 {
     size_t i, k;
@@ -372,6 +377,7 @@ static void template_ids(struct tokenizer *t, const json_t *s)
     }
 }
 
+/* Ids around a prompt. */
 static int read_post(struct tokenizer *t, const json_t *s, int depth, struct err *e)
 {
     struct view type = hf__str(s, "type");

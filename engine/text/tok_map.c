@@ -5,6 +5,7 @@
 #include "engine/base/mem.h"
 #include "engine/text/tok_impl.h"
 
+/* Eight bytes a step; the tail and the length go into the last mix. */
 static uint32_t text_hash(const char *p, size_t n)
 {
     uint64_t h = n * 0x9E3779B97F4A7C15u;
@@ -92,6 +93,7 @@ void tok__pairs_free(struct tok_pairs *p)
     *p = (struct tok_pairs){0};
 }
 
+/* Never 0, which marks a free slot. */
 static uint64_t pair_key(int32_t l, int32_t r)
 {
     return ((uint64_t)(uint32_t)l << 32 | (uint32_t)r) + 1;

@@ -81,6 +81,7 @@ static int bad(const char *what, struct err *e)
     return err_set(e, ERR_PARSE, "malformed protocol buffer in %s", what);
 }
 
+/* Fields by number of TrainerSpec; negative ids are none. */
 static int read_trainer(struct spec *s, struct err *e)
 {
     struct pb m = pb_open(s->trainer);
@@ -107,6 +108,7 @@ static int read_trainer(struct spec *s, struct err *e)
     return rc < 0 ? bad("trainer_spec", e) : 0;
 }
 
+/* Fields by number of NormalizerSpec. */
 static int read_normalizer(struct spec *s, struct err *e)
 {
     struct pb m = pb_open(s->normalizer);
@@ -123,6 +125,7 @@ static int read_normalizer(struct spec *s, struct err *e)
     return rc < 0 ? bad("normalizer_spec", e) : 0;
 }
 
+/* First pass: count the pieces, find the two specs. Defaults are those of the .proto file. */
 static int read_specs(struct spec *s, struct view file, struct err *e)
 {
     struct pb m = pb_open(file);
@@ -154,6 +157,7 @@ static int read_specs(struct spec *s, struct view file, struct err *e)
     return rc;
 }
 
+/* SentencePiece: piece = 1, score = 2, type = 3 (numbered as in GGUF). */
 static int read_piece(struct tokenizer *t, int32_t id, struct view piece, struct err *e)
 {
     struct pb m = pb_open(piece);
@@ -174,6 +178,7 @@ static int read_piece(struct tokenizer *t, int32_t id, struct view piece, struct
     return 0;
 }
 
+/* Second pass; the wire format was checked by the first. */
 static int read_pieces(struct tokenizer *t, struct view file, struct err *e)
 {
     struct pb m = pb_open(file);
@@ -194,6 +199,7 @@ static int32_t id_or_none(const struct tokenizer *t, int64_t id)
     return id >= 0 && id < t->n_vocab ? (int32_t)id : -1;
 }
 
+/* Text of the unknown token in output (unk_surface). */
 static int keep_unk(struct tokenizer *t, int32_t id, struct view text, struct err *e)
 {
     char *p = arena_copy(&t->mem, text.p, text.len);

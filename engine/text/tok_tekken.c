@@ -39,6 +39,7 @@ static int set_special(struct tokenizer *t, size_t id, const char *s, size_t n)
     return 0;
 }
 
+/* Ids 0 to n_special - 1: the file's list, else the known names; the rest are placeholders. */
 static int fill_specials(struct tokenizer *t, const json_t *root, size_t n_special, struct err *e)
 {
     const size_t n_known = sizeof tekken_specials / sizeof tekken_specials[0];
@@ -63,6 +64,7 @@ static int fill_specials(struct tokenizer *t, const json_t *root, size_t n_speci
     return rc ? err_set(e, rc, "out of memory") : 0;
 }
 
+/* Entry n_special + i has rank i, so ids order like ranks. */
 static int fill_vocab(struct tokenizer *t, const json_t *vocab, size_t n_special, struct err *e)
 {
     for (size_t i = 0; i + n_special < (size_t)t->n_vocab; i++) {

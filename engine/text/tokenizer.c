@@ -49,6 +49,7 @@ static size_t invalid_len(const char *s, size_t n)
     return k;
 }
 
+/* Bytes of well-formed UTF-8 at the start. */
 static size_t valid_len(const char *s, size_t n)
 {
     size_t i = 0;
@@ -90,6 +91,7 @@ static int encode_text(struct tok_run *r, const char *s, size_t n)
     return rc;
 }
 
+/* Whether a letter or digit touches s[at..at+len): such a place is no match for single_word tokens. */
 static bool word_neighbour(const char *s, size_t n, size_t at, size_t len)
 {
     size_t k, i = at;
@@ -128,6 +130,7 @@ static bool ascii_space(char c)
     return tok__is_space((uint8_t)c) && (uint8_t)c < 0x80;
 }
 
+/* Cut the text at special tokens, leftmost first, and encode what lies between. */
 static int encode_specials(struct tok_run *r, const char *s, size_t n, unsigned flags)
 {
     const struct tokenizer *t = r->t;

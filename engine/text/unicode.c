@@ -39,6 +39,7 @@ bool tok__is_word(uint32_t c)
     return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NO) || k == UTF8PROC_CATEGORY_PC;
 }
 
+/* No byte over 0x7F: all normal forms leave such text alone. */
 static bool is_ascii(const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -112,6 +113,7 @@ void tok__lower(const char *s, size_t n, struct buf *out)
     }
 }
 
+/* Non-spacing marks go; the text is decomposed before. */
 void tok__strip_marks(const char *s, size_t n, struct buf *out)
 {
     for (size_t i = 0, len; i < n; i += len) {
@@ -121,6 +123,7 @@ void tok__strip_marks(const char *s, size_t n, struct buf *out)
     }
 }
 
+/* Controls and formats go, white space becomes a plain space. */
 void tok__bert_clean(const char *s, size_t n, struct buf *out)
 {
     for (size_t i = 0, len; i < n; i += len) {
@@ -149,6 +152,7 @@ size_t tok__grapheme_len(const char *s, size_t n)
     return i;
 }
 
+/* The blocks that BERT's reference code calls Chinese; one bound differs from Unicode's, as there. */
 static bool is_cjk(uint32_t c)
 {
     return (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0x3400 && c <= 0x4DBF) ||

@@ -10,6 +10,7 @@ struct row { /* best way to end at this byte */
     int32_t id;    /* -1 = unknown */
 };
 
+/* Earlier starts win ties, as in the reference. */
 static void relax(struct row *to, double score, size_t from, int32_t id)
 {
     if (to->from != UINT32_MAX && score <= to->score)
@@ -17,6 +18,7 @@ static void relax(struct row *to, double score, size_t from, int32_t id)
     *to = (struct row){score, (uint32_t)from, id};
 }
 
+/* From each character start, every entry that begins there. */
 static void forward(const struct tokenizer *t, const char *s, size_t n, struct row *row)
 {
     for (size_t i = 0, len; i < n; i += len) {
