@@ -103,21 +103,22 @@ static bool word_neighbour(const char *s, size_t n, size_t at, size_t len)
     return i < n && utf8_len(s + i, n - i) > 0 && tok__is_word(tok__utf8_get(s + i, n - i, &k));
 }
 
-/* Longest special token that starts at s[at], or -1. User-defined entries are visible text and always
+/* Longest special token that starts at s[at] and ends at s[end] at most, or -1. User-defined entries are visible text and always
  * found; control tokens only with TOK_SPECIAL. The walk is bounded by the longest special token. */
-static int32_t special_at(const struct tokenizer *t, const char *s, size_t n, size_t at,
+static int32_t special_at(const struct tokenizer *t, struct view text, size_t at, size_t end,
                           unsigned flags, size_t *len)
 {
     int32_t best = -1;
     uint32_t node = 0;
-    for (size_t i = at; i < n; i++) {
-        node = tok__trie_step(&t->special, node, (uint8_t)s[i]);
+    for (size_t i = at; i < end; i++) {
+        node = tok__trie_step(&t->special, node, (uint8_t)text.p[i]);
         if (!node)
             break;
         int32_t id = t->special.id[node];
         if (id < 0 || (t->type[id] != TOK_T_USER && !(flags & TOK_SPECIAL)))
             continue;
-        if (t->strip && t->strip[id] & TOK_STRIP_WORD && word_neighbour(s, n, at, i + 1 - at))
+        if (t->strip && t->strip[id] & TOK_STRIP_WORD &&
+            word_neighbour(text.p, text.len, at, i + 1 - at))
             continue;
         best = id;
         *len = i + 1 - at;
@@ -131,12 +132,18 @@ static bool ascii_space(char c)
 }
 
 /* Cut the text at special tokens, leftmost first, and encode what lies between. */
-static int encode_specials(struct tok_run *r, const char *s, size_t n, unsigned flags)
+static int encode_specials(struct tok_run *r, struct view text, unsigned flags,
+                           struct tok_cuts cuts)
 {
     const struct tokenizer *t = r->t;
-    size_t pos = 0, len = 0;
+    const char *s = text.p;
+    size_t pos = 0, len = 0, n = text.len, cut = 0;
     for (size_t i = 0; i < n;) {
-        int32_t id = t->special.first[(uint8_t)s[i]] ? special_at(t, s, n, i, flags, &len) : -1;
+        while (cut < cuts.n && cuts.at[cut] <= i)
+            cut++;
+        size_t most = cut < cuts.n && cuts.at[cut] < n ? cuts.at[cut] : n;
+        int32_t id =
+            t->special.first[(uint8_t)s[i]] ? special_at(t, text, i, most, flags, &len) : -1;
         if (id < 0) {
             i++;
             continue;
@@ -161,6 +168,13 @@ static int encode_specials(struct tok_run *r, const char *s, size_t n, unsigned 
 int tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned flags,
                struct tok_ids *out)
 {
+    return tok_encode_cuts(t, (struct view){text, n}, flags, (struct tok_cuts){0}, out);
+}
+
+int tok_encode_cuts(const struct tokenizer *t, struct view text, unsigned flags,
+                    struct tok_cuts cuts, struct tok_ids *out)
+{
+    size_t n = text.len;
     if (n > INT32_MAX / 4) /* symbol offsets are 32 bits, and normalisation may grow the text */
         return ERR_LIMIT;
     struct tok_run r = {.t = t, .out = out, .first = true};
@@ -171,7 +185,7 @@ int tok_encode(const struct tokenizer *t, const char *text, size_t n, unsigned f
     for (int i = 0; rc == 0 && flags & TOK_BOS_EOS && i < t->n_before; i++)
         rc = tok_ids_add(out, t->before[i]);
     if (rc == 0)
-        rc = encode_specials(&r, text, n, flags);
+        rc = encode_specials(&r, text, flags, cuts);
     for (int i = 0; rc == 0 && flags & TOK_BOS_EOS && i < t->n_after; i++)
         rc = tok_ids_add(out, t->after[i]);
     if (rc != 0)
