@@ -200,6 +200,12 @@ static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
         if (json_object_set_new(m, keys[i], guard(x, json_string_value(v), json_string_length(v))))
             return api__nomem(x->c);
     }
+    /* Templates know the same text under either name. */
+    json_t *rc = json_object_get(m, "reasoning_content"), *th = json_object_get(m, "thinking");
+    if (rc && !th)
+        json_object_set(m, "thinking", rc);
+    else if (th && !rc)
+        json_object_set(m, "reasoning_content", th);
     return 0;
 }
 

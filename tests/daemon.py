@@ -20,7 +20,7 @@ STEPD = os.environ.get("STEPD", os.path.join(TOP, "build", "release", "stepd"))
 VARIANT = os.environ.get("VARIANT", "release")
 SLOW = {"asan": 4, "tsan": 10}.get(VARIANT, 1)  # how much longer things may take
 SMOLLM2 = os.environ.get("STEPD_TEST_MODEL", os.path.join(
-    os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), "smollm2-135m.gguf"))
+    os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), "smollm2-135m-instruct-q4_1.gguf"))
 
 
 def free_port():
