@@ -97,12 +97,32 @@ static void test_qwen2_bf16(void **st)
     check_model("tiny-qwen2-bf16");
 }
 
+/* Rotation scaled by rope_freqs.weight (with a tied output), and by YaRN keys. */
+static void test_llama3_rope(void **st)
+{
+    (void)st;
+    check_model("tiny-llama-llama3");
+}
+
+static void test_yarn(void **st)
+{
+    (void)st;
+    check_model("tiny-llama-yarn");
+}
+
+static void test_qwen3(void **st)
+{
+    (void)st;
+    check_model("tiny-qwen3-f32");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_f32),  cmocka_unit_test(test_llama_q4_0),
-        cmocka_unit_test(test_llama_q8_0), cmocka_unit_test(test_qwen2_f16),
-        cmocka_unit_test(test_qwen2_bf16),
+        cmocka_unit_test(test_llama_f32),   cmocka_unit_test(test_llama_q4_0),
+        cmocka_unit_test(test_llama_q8_0),  cmocka_unit_test(test_qwen2_f16),
+        cmocka_unit_test(test_qwen2_bf16),  cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_llama3_rope), cmocka_unit_test(test_yarn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
