@@ -146,8 +146,11 @@ int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
 {
     *l = (struct layout){0};
     /* Defaults that a file may leave out. */
-    l->model.hp = (struct model_hp){
-        .rope_base = 10000, .rope_factor = 1, .rope_beta_fast = 32, .rope_beta_slow = 1};
+    l->model.hp = (struct model_hp){.rope_base = 10000,
+                                    .rope_factor = 1,
+                                    .rope_beta_fast = 32,
+                                    .rope_beta_slow = 1,
+                                    .embd_scale = 1};
     int rc = layout_fill(l, o, e);
     if (rc)
         eng__layout_close(l);

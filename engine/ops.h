@@ -86,7 +86,7 @@ struct op_embed {
 };
 
 /* If add.buf: x += add. Then dst = x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019).
- * dst.buf == 0: only the addition. */
+ * dst.buf == 0: only the addition. dst may be x itself when nothing is added. */
 struct op_rmsnorm {
     struct tensor dst, x, add; /* [n, d] */
     struct tensor w;           /* f32 [d] */

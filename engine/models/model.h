@@ -37,7 +37,11 @@ struct model_hp {
     float rope_attn_factor, rope_log_multiplier; /* YaRN; 0 = not given */
     float attn_factor;                           /* derived: multiplies cos and sin */
     float attn_scale;                            /* derived: of q.k; 1 / sqrt(head_dim) */
-    int64_t dim[DIM_COUNT];                      /* derived */
+    float embd_scale;                            /* of embeddings */
+    int32_t window;         /* sliding window of local layers, tokens; 0 = none */
+    int32_t window_period;  /* every n-th layer sees all; 0 = no layer does */
+    float rope_base_local;  /* of local layers, unscaled; 0 = as the others */
+    int64_t dim[DIM_COUNT]; /* derived */
 };
 
 /* Slots of one layer. A slot that the architecture has no tensor for stays zero, and the shared blocks
@@ -45,7 +49,8 @@ struct model_hp {
 struct model_layer {
     struct dev_weight *qkv, *attn_out, *gate_up, *down;
     struct tensor attn_norm, ffn_norm;
-    struct tensor q_norm, k_norm; /* per head */
+    struct tensor q_norm, k_norm;                /* per head */
+    struct tensor attn_post_norm, ffn_post_norm; /* of a block's output, before it is added */
     struct tensor qkv_bias, attn_out_bias, gate_up_bias, down_bias;
 };
 
@@ -80,7 +85,7 @@ struct model {
     struct tensor out_norm;
     struct tensor rope_factors; /* divide the frequencies; from the file, or buf 0 */
     dev_buf rope_buf;
-    struct tensor inv_freq; /* [n_rot / 2] */
+    struct tensor inv_freq, inv_freq_local; /* [n_rot / 2] */
     struct model_layer *layer;
     struct model_work work;
     const char *failed_op; /* name of the op that returned an error, for the message */
@@ -137,12 +142,13 @@ static inline struct tensor model_rows(struct tensor t, int n)
 
 struct model_attn { /* what may differ between layers */
     int window;
-    float scale;
+    struct tensor inv_freq;
 };
 /* h -> att: qkv product, rope, KV write; attention only when `attend`. */
 int model_block_attn(struct model *m, int layer, int n, const struct model_attn *a, bool attend);
-/* Pre-norm decoder (Touvron et al. 2023): embed, n_layer times {attention, gated MLP}, head. In the last
- * layer only rows that need logits go past attention. */
+/* Pre-norm decoder (Touvron et al. 2023): embed, n_layer times {attention, gated MLP}, head. Optional by
+ * field or slot: sliding windows, norms after the blocks (Gemma Team 2025). In the last layer only rows that
+ * need logits go past attention. */
 int model_forward_decoder(struct model *m, const struct step_meta *meta);
 
 #endif

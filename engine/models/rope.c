@@ -45,7 +45,7 @@ void model_rope_freqs(struct model_hp *hp, float *inv_freq)
 
 int model_rope_open(struct model *m, struct err *e)
 {
-    float f[512], factor[512];
+    float f[512], local[512], factor[512];
     int n = m->hp.n_rot / 2;
     size_t bytes = (size_t)n * sizeof *f;
     model_rope_freqs(&m->hp, f);
@@ -60,13 +60,22 @@ int model_rope_open(struct model *m, struct err *e)
             f[i] /= factor[i];
         }
     }
-    if (m->be->buf_alloc(m->dev, bytes, &m->rope_buf))
+    /* Local layers: their own base, never scaled. */
+    for (int i = 0; i < n; i++)
+        local[i] = m->hp.rope_base_local > 0
+                       ? (float)pow((double)m->hp.rope_base_local, -2.0 * i / m->hp.n_rot)
+                       : f[i];
+    if (m->be->buf_alloc(m->dev, 2 * bytes, &m->rope_buf))
         return err_set(e, ERR_NOMEM, "no device memory for rope frequencies");
     int rc = m->be->write(m->dev, m->rope_buf, 0, f, bytes);
+    if (!rc)
+        rc = m->be->write(m->dev, m->rope_buf, bytes, local, bytes);
     if (rc)
         return err_set(e, rc, "rope frequencies: %s", err_name(rc));
     m->inv_freq = (struct tensor){
         .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = m->rope_buf};
+    m->inv_freq_local = m->inv_freq;
+    m->inv_freq_local.off = bytes;
     return 0;
 }
 

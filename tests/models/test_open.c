@@ -120,7 +120,7 @@ static void test_shapes(void **st)
 static void test_keys(void **st)
 {
     (void)st;
-    expect(ERR_UNSUPPORTED, "architecture \"mamba9\" is not known; known: llama, qwen2, qwen3",
+    expect(ERR_UNSUPPORTED, "architecture \"mamba9\" is not known; known: gemma3, llama, qwen2, qwen3",
            (struct tiny_edit){.arch = "mamba9"});
     expect(ERR_NOTFOUND, "attn_v.bias", (struct tiny_edit){.arch = "qwen2"});
     expect(ERR_INVAL, "llama.block_count is 0",

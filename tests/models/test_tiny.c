@@ -110,6 +110,12 @@ static void test_yarn(void **st)
     check_model("tiny-llama-yarn");
 }
 
+static void test_gemma3(void **st)
+{
+    (void)st;
+    check_model("tiny-gemma3-f32");
+}
+
 static void test_qwen3(void **st)
 {
     (void)st;
@@ -119,10 +125,11 @@ static void test_qwen3(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama_f32),   cmocka_unit_test(test_llama_q4_0),
-        cmocka_unit_test(test_llama_q8_0),  cmocka_unit_test(test_qwen2_f16),
-        cmocka_unit_test(test_qwen2_bf16),  cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_llama3_rope), cmocka_unit_test(test_yarn),
+        cmocka_unit_test(test_llama_f32),  cmocka_unit_test(test_llama_q4_0),
+        cmocka_unit_test(test_llama_q8_0), cmocka_unit_test(test_qwen2_f16),
+        cmocka_unit_test(test_qwen2_bf16), cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_gemma3),     cmocka_unit_test(test_llama3_rope),
+        cmocka_unit_test(test_yarn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
