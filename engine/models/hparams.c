@@ -9,6 +9,7 @@
 #define LAYER_MAX 1024
 #define WIDTH_MAX (1 << 20)
 #define CTX_MAX   (1 << 26)
+#define HEAD_MAX  1024 /* rope.c counts on it */
 
 #define INT(k, f, lo, hi)                                                                          \
     {                                                                                              \
@@ -33,8 +34,8 @@ static const struct hp_row common[] = {
     INT("feed_forward_length", n_ff, 1, WIDTH_MAX),
     INT("attention.head_count", n_head, 1, 4096),
     INT_OPT("attention.head_count_kv", n_kv_head, 1, 4096),
-    INT_OPT("attention.key_length", head_dim, 2, 1024),
-    INT_OPT("rope.dimension_count", n_rot, 2, 1024),
+    INT_OPT("attention.key_length", head_dim, 2, HEAD_MAX),
+    INT_OPT("rope.dimension_count", n_rot, 2, HEAD_MAX),
     INT("context_length", n_ctx, 1, CTX_MAX),
     INT_OPT("expert_count", n_expert, 0, 65536),
     FLT("attention.layer_norm_rms_epsilon", norm_eps, 0, 1),
@@ -138,6 +139,9 @@ static int heads_check(struct model_hp *hp, const char *arch, struct err *e)
                            hp->n_embd, hp->n_head);
         hp->head_dim = hp->n_embd / hp->n_head;
     }
+    if (hp->head_dim > HEAD_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "%s: a head of %d values is over the limit %d", arch,
+                       hp->head_dim, HEAD_MAX);
     if (hp->n_rot == 0)
         hp->n_rot = hp->head_dim;
     if (hp->head_dim % 2 || hp->n_rot % 2 || hp->n_rot > hp->head_dim)

@@ -1,5 +1,6 @@
 /* Opening models: every wrong file gets an error that names what is wrong and leaves nothing behind; every
  * allocation may fail. Runs on the reference backend and the CPU one. */
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -10,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "engine/backend.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "tests/tiny_gguf.h"
@@ -120,7 +122,8 @@ static void test_shapes(void **st)
 static void test_keys(void **st)
 {
     (void)st;
-    expect(ERR_UNSUPPORTED, "architecture \"mamba9\" is not known; known: gemma3, llama, qwen2, qwen3",
+    expect(ERR_UNSUPPORTED,
+           "architecture \"mamba9\" is not known; known: gemma3, llama, qwen2, qwen3",
            (struct tiny_edit){.arch = "mamba9"});
     expect(ERR_NOTFOUND, "attn_v.bias", (struct tiny_edit){.arch = "qwen2"});
     expect(ERR_INVAL, "llama.block_count is 0",
@@ -132,6 +135,8 @@ static void test_keys(void **st)
            (struct tiny_edit){.key = "attention.head_count_kv", .value = 3});
     expect(ERR_INVAL, "no multiple of attention.head_count",
            (struct tiny_edit){.key = "attention.head_count", .value = 3});
+    expect(ERR_UNSUPPORTED, "a head of 2048 values is over the limit",
+           (struct tiny_edit){.key = "embedding_length", .value = 4096});
     expect(ERR_INVAL, "rope.dimension_count 32 and head size 16",
            (struct tiny_edit){.key = "rope.dimension_count", .value = 32});
     expect(ERR_INVAL, "both must be even",
@@ -165,7 +170,8 @@ static void test_options(void **st)
     } bad[] = {
         {"tpu", NULL, "device \"tpu\"", 0, 0, 0, ERR_NOTFOUND},
         {"ref", "f8", "kv_dtype is \"f8\"", 0, 0, 0, ERR_INVAL},
-        {"ref", NULL, "a context of 129 tokens is asked for; the model was made for 128", 129, 0, 0, ERR_LIMIT},
+        {"ref", NULL, "a context of 129 tokens is asked for; the model was made for 128", 129, 0, 0,
+         ERR_LIMIT},
         {"ref", NULL, "max_seqs is -1", 0, -1, 0, ERR_INVAL},
         {"ref", NULL, "kv_bytes is 10; two blocks take", 0, 0, 10, ERR_LIMIT},
         {"ref", NULL, "a context of 128 tokens takes", 128, 0, 4096, ERR_NOMEM},
@@ -190,6 +196,38 @@ static void test_options(void **st)
     assert_int_not_equal(eng_open(&g, &o, &e), 0);
     assert_non_null(strstr(e.text, "/nonexistent.gguf"));
     unlink(path);
+}
+
+/* Plug-ins that are no plug-ins. */
+static void test_plugin(void **st)
+{
+    (void)st;
+    const struct backend *b;
+    struct err e = {0};
+    char dir[] = "/tmp/stepd-plug-XXXXXX", file[64];
+    assert_non_null(mkdtemp(dir));
+    setenv("STEPD_LIBDIR", dir, 1);
+    assert_int_equal(backend_find("auto", &b, &e), 0); /* none there: the CPU */
+    assert_string_equal(b->name, "cpu");
+    snprintf(file, sizeof file, "%s/stepd-cuda.so", dir);
+    FILE *f = fopen(file, "w");
+    assert_non_null(f);
+    fputs("not a library", f);
+    fclose(f);
+    assert_int_equal(backend_find("cuda", &b, &e), ERR_NOTFOUND);
+    assert_non_null(strstr(e.text, "stepd-cuda.so"));
+    assert_null(b);
+    assert_int_equal(backend_find(NULL, &b, &e), 0);
+    assert_string_equal(b->name, "cpu");
+    unlink(file);
+    Dl_info libc;
+    assert_true(dladdr((void *)(uintptr_t)&fputs, &libc) != 0);
+    assert_int_equal(symlink(libc.dli_fname, file), 0);
+    assert_int_equal(backend_find("cuda", &b, &e), ERR_NOTFOUND);
+    assert_non_null(strstr(e.text, "no symbol stepd_backend"));
+    unlink(file);
+    rmdir(dir);
+    unsetenv("STEPD_LIBDIR");
 }
 
 /* A short pool shortens the context instead of failing. */
@@ -270,7 +308,7 @@ int main(void)
         cmocka_unit_test(test_good),    cmocka_unit_test(test_missing),
         cmocka_unit_test(test_shapes),  cmocka_unit_test(test_keys),
         cmocka_unit_test(test_options), cmocka_unit_test(test_small_pool),
-        cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_nomem),   cmocka_unit_test(test_plugin),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -207,6 +207,26 @@ static void test_copy(void **st)
     eng_close(g);
 }
 
+/* A step that fails half-way leaves KV unknown: the engine says so from then on. */
+static void test_failure(void **st)
+{
+    (void)st;
+    struct engine *g = open_cpu();
+    static const int32_t tok[4] = {5, 6, 7, 8}, block[1] = {1};
+    struct step_seq s = {.tok = tok, .n_tok = 4, .block = block, .n_block = 1};
+    struct step_plan p = {.n_seq = 1, .seq = &s};
+    struct err e = {0};
+    mem_fail_after(1, false);
+    int rc = eng_step(g, &p, &e);
+    mem_fail_after(0, false);
+    assert_int_equal(rc, ERR_DEVICE);
+    assert_non_null(strstr(e.text, "op "));
+    e = (struct err){0};
+    assert_int_equal(eng_step(g, &p, &e), ERR_DEVICE);
+    assert_non_null(strstr(e.text, "op "));
+    eng_close(g);
+}
+
 static void test_no_allocation(void **st)
 {
     (void)st;
@@ -250,9 +270,8 @@ static void test_no_allocation(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_score),
-        cmocka_unit_test(test_copy),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_score),
+        cmocka_unit_test(test_copy),          cmocka_unit_test(test_failure),
         cmocka_unit_test(test_no_allocation),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
