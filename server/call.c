@@ -158,7 +158,7 @@ void srv_call_start(struct xchg *x)
         return;
     }
     fill(x);
-    srv_gone_watch(x->conn);
+    srv_gone_ask(x->conn);
     if (x->body.len >= POOL_BYTES) {
         x->work.data = x;
         if (uv_queue_work(&s->loop, &x->work, pool_work, pool_done) == 0) {
@@ -176,6 +176,8 @@ void srv_call_resume(struct xchg *x)
     if (!x->suspended)
         return;
     x->suspended = false;
+    if (!x->queued && !x->gone)
+        srv_gone_before_answer(x->conn);
     MHD_resume_connection(x->conn->mhd);
 }
 

@@ -1,7 +1,8 @@
-/* Peers that leave while nothing is read from them. MHD does not look at a suspended connection, so its socket
- * stands in an epoll set of our own. A reset or a full close of a unix socket shows as HUP. A FIN alone may be
- * either a half-close, whose answer is still wanted, or a full close: the two differ only when something is sent,
- * so a harmless interim answer (or a comment frame, in a stream) asks. Costs nothing while nobody leaves. */
+/* Peers that leave while MHD does not look: at a suspended connection it looks never, and a FIN that comes together
+ * with data it overlooks (edge-triggered, short read). So every socket also stands in an epoll set of our own.
+ * A reset shows as HUP. A FIN alone may be either a half-close, whose answer is still wanted, or a full close: the
+ * two differ only when something is sent, so a harmless interim answer (or a comment frame, in a stream) asks. Costs
+ * nothing while nobody leaves. */
 #include "server/srv.h"
 
 #include <errno.h>
@@ -9,23 +10,50 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-static void on_fin(struct conn *k)
+/* The peer has sent its FIN. MHD would read it before it looks for an answer, and close. With a timeout of its own a
+ * connection is served answer first when it is resumed: MHD visits those before the ready ones. */
+static void mark_half_closed(struct conn *k)
 {
-    struct xchg *x = k->x;
+    if (k->half_closed)
+        return;
     k->half_closed = true;
-    if (k->l->unix_path)
+    MHD_set_connection_option(k->mhd, MHD_CONNECTION_OPTION_TIMEOUT,
+                              (unsigned)(k->s->conf->idle_timeout + 1.999));
+}
+
+void srv_gone_ask(struct conn *k)
+{
+    static const char probe[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct xchg *x = k->x;
+    if (!x || !k->half_closed || k->l->unix_path ||
+        (k->phase != CONN_WORK && k->phase != CONN_SEND))
         return;
-    /* Neither TLS nor HTTP/1.0 lets us ask. A client of these that stops sending counts as gone. */
     if (k->l->tls || (x->http_1_0 && !x->queued)) {
+        /* Neither lets us ask: a client of these that stops sending counts as gone. */
         srv_call_gone(x);
-        return;
-    }
-    if (!x->queued) {
-        static const char probe[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    } else if (!x->queued) {
         (void)send(k->fd, probe, sizeof(probe) - 1, MSG_DONTWAIT | MSG_NOSIGNAL);
     } else if (x->call.stream && !x->call.done) {
         buf_str(&x->call.out, ": still there?\n\n");
         srv_call_resume(x);
+    }
+}
+
+void srv_gone_before_answer(struct conn *k)
+{
+    char c;
+    if (!k->half_closed && !k->l->tls && recv(k->fd, &c, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
+        mark_half_closed(k);
+}
+
+static void on_leave(struct conn *k, unsigned events)
+{
+    if (events & (EPOLLHUP | EPOLLERR)) {
+        if (k->x)
+            srv_call_gone(k->x);
+    } else if (events & EPOLLRDHUP) {
+        mark_half_closed(k);
+        srv_gone_ask(k);
     }
 }
 
@@ -38,15 +66,8 @@ static void on_event(uv_poll_t *p, int status, int events)
     int n;
     do {
         n = epoll_wait(s->gone_fd, ev, 64, 0);
-        for (int i = 0; i < n; i++) {
-            struct conn *k = ev[i].data.ptr;
-            if (!k->x)
-                continue;
-            if (ev[i].events & (EPOLLHUP | EPOLLERR))
-                srv_call_gone(k->x);
-            else if (ev[i].events & EPOLLRDHUP)
-                on_fin(k);
-        }
+        for (int i = 0; i < n; i++)
+            on_leave(ev[i].data.ptr, ev[i].events);
     } while (n == 64);
     srv_loop_pump(s); /* connections are freed here, after the last use of ev */
 }

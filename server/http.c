@@ -61,6 +61,7 @@ static void conn_open(struct srv *s, struct MHD_Connection *c, void **ctx)
         s->conns->prev = k;
     s->conns = k;
     s->n_conn++;
+    srv_gone_watch(k);
     srv_sweep_arm(s);
 }
 
@@ -253,7 +254,6 @@ void srv_http_done(void *arg, struct MHD_Connection *c, void **ctx,
         return;
     struct conn *k = x->conn;
     srv_call_finish(x, code == MHD_REQUEST_TERMINATED_COMPLETED_OK);
-    srv_gone_unwatch(k);
     k->x = NULL;
     k->body_bytes = 0;
     if (k->phase != CONN_CUT)

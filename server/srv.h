@@ -190,6 +190,10 @@ int srv_retry_after(const struct srv *s, int model);
 int srv_gone_open(struct srv *s, struct err *e);
 void srv_gone_watch(struct conn *k);
 void srv_gone_unwatch(struct conn *k);
+/* The peer has half-closed and an exchange waits: find out whether it is still there. */
+void srv_gone_ask(struct conn *k);
+/* To be called before a waiting connection is resumed with its answer. */
+void srv_gone_before_answer(struct conn *k);
 void srv_gone_close(struct srv *s);
 
 /* sweep.c: deadlines of connections; the timer runs only while there is something to time. */

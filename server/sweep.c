@@ -65,6 +65,10 @@ static void check(struct conn *k, int64_t now)
     const struct conf *c = k->s->conf;
     int64_t age = now - k->since_us;
     double body_s = (double)age / 1e6;
+    if (k->half_closed && k->phase <= CONN_BODY && age > 500000) {
+        srv_conn_shut(k); /* nothing more can come */
+        return;
+    }
     switch (k->phase) {
     case CONN_WAIT:
         /* Bytes without a request: a head is under way, unknown to us until its first line is complete. */
