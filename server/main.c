@@ -3,6 +3,8 @@
 
 #include "conf/conf.h"
 #include "server/bench.h"
+#include "server/plan.h"
+#include "server/probe.h"
 #include "server/pull.h"
 #include "server/serve.h"
 
@@ -40,6 +42,8 @@ static const struct {
      srv_serve_main},
     {"pull", "NAME", "fetch a model; stepd pull --help", srv_pull_main},
     {"bench", "--url URL", "measure a running server; stepd bench --help", srv_bench_main},
+    {"plan", "MODEL", "the memory a model would take, without loading it", srv_plan_main},
+    {"health", "", "ask a running server whether it is ready: exit code 0 or 1", srv_health_main},
     {"options", "[--markdown|--ini]", "print the table of options", options_main},
     {"version", "", "print the version", version_main},
     {"help", "", "this text", help_main},
@@ -54,7 +58,7 @@ static int help_main(int argc, char **argv)
          "...");
     for (size_t i = 0; i < N_COMMANDS; i++)
         printf("  %-8s %-20s %s\n", commands[i].name, commands[i].args, commands[i].help);
-    puts("\nstart here: stepd serve MODEL.gguf, then open http://127.0.0.1:8000/");
+    puts("\nstart here: stepd pull smollm2-135m && stepd serve smollm2-135m");
     return 0;
 }
 
