@@ -5,6 +5,7 @@ B       := build/$(VARIANT)
 CC      := gcc
 PYTHON  ?= python3
 PREFIX  ?= /usr/local
+SYSCONFDIR ?= /etc
 VERSION := 0.1.0
 
 PKGS    := libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls
@@ -77,7 +78,9 @@ test-%: $$(call in_group,$$*)
 	@$(PYTHON) tests/run.py --parallel $^
 
 # Everything of one variant: C tests two at a time, then what measures time or starts daemons.
-PY_TESTS := $(wildcard tests/*/test_*.py)
+# Tests that build or fetch a whole system: `make test-long`.
+LONG_TESTS := tests/deploy/test_container.py
+PY_TESTS := $(filter-out $(LONG_TESTS),$(wildcard tests/*/test_*.py))
 C_PARALLEL = $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
 tests: $(TESTS) $(B)/stepd
 check: tests
@@ -107,6 +110,17 @@ test:
 	@$(MAKE) -s -j2 VARIANT=tsan $(filter build/%,$(TSAN_SHORT)) build/tsan/stepd
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) $(filter build/%,$(ASAN_SHORT) $(TSAN_SHORT)) \
 	  --serial $(call in_group,models) $(addprefix release=,$(PY_TESTS)) $(filter %.py,$(ASAN_SHORT) $(TSAN_SHORT))
+
+# The image, really built and run; the README's two commands on a bare Debian (docs/operations.md). Both need root.
+test-long:
+	@conf/setup.sh test deploy
+	@$(MAKE) -s -j2 all
+	@$(MAKE) -s pull
+	@$(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS))
+
+bare:
+	@conf/setup.sh deploy
+	@tests/deploy/bare.sh $(ARGS)
 
 # Whole suites under the sanitizers; `make test` runs a short form of both.
 asan tsan:
@@ -140,6 +154,11 @@ bench: all
 	@$(MAKE) -s pull
 	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
 
+# What is generated from the option table; a test compares.
+docs: all
+	@$(B)/stepd options --markdown > docs/configuration.md
+	@$(B)/stepd options --ini > conf/stepd.ini
+
 DOCS := README.md $(wildcard docs/*.md)
 install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
@@ -148,11 +167,13 @@ install: all
 	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's#/usr/local#$(PREFIX)#g' conf/stepd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/stepd.service
+	install -d $(DESTDIR)$(SYSCONFDIR)/stepd
+	[ -e $(DESTDIR)$(SYSCONFDIR)/stepd/stepd.ini ] || sed 's#^; model =.*#model = $(MODEL)#' conf/stepd.ini > $(DESTDIR)$(SYSCONFDIR)/stepd/stepd.ini
 
 clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install
+.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
 .DELETE_ON_ERROR:
 .SECONDARY:

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|bench ...
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|bench|deploy ...
 # Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
 # Nothing is done, and nothing is asked for, when everything is there.
 set -eu
@@ -9,6 +9,7 @@ BUILD_DEBS="gcc libc6-dev make pkg-config python3 python3-pip ca-certificates li
   libjansson-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libinih-dev libgnutls28-dev"
 TEST_DEBS="libcmocka-dev python3-venv xz-utils curl procps openssl systemd"
 BENCH_DEBS="python3-venv"
+DEPLOY_DEBS="buildah debootstrap git util-linux curl procps"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
@@ -68,6 +69,7 @@ for stage in "$@"; do
     case "$stage" in
     build) debs $BUILD_DEBS ;;
     test) debs $BUILD_DEBS $TEST_DEBS; venv .venv tests/requirements.txt; node_sdk ;;
+    deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
     bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
     *) say "unknown stage $stage"; exit 2 ;;
     esac

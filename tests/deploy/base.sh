@@ -22,9 +22,8 @@ for f in /etc/apt/sources.list /etc/apt/sources.list.d /etc/apt/apt.conf.d /etc/
     cp -rL "$f" "$root.part$f"
 done
 rm -rf "$root.part"/var/cache/apt/archives/*.deb
-# Signing keys that a carried source names and Debian itself does not bring would fail the update: keep Debian's sources.
-for f in "$root.part"/etc/apt/sources.list.d/*; do
-    [ ! -e "$f" ] || grep -q debian "$f" || rm -f "$f"
-done
+# Of apt's settings only how to fetch; of its sources only Debian's, whose signing keys are there.
+grep -L '^ *Acquire' "$root.part"/etc/apt/apt.conf.d/* | xargs -r rm -f
+grep -sL debian "$root.part"/etc/apt/sources.list.d/* | xargs -r rm -f
 touch "$root.part/.complete"
 mv "$root.part" "$root"

@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""The documents against the program: generated ones are up to date; metrics, endpoints, request fields and options named in
+the hand-written ones exist, and those that exist are named; links lead somewhere."""
+import errno
+import glob
+import lzma
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "tests"))
+from daemon import STEPD, Daemon  # noqa: E402
+
+
+def read(name):
+    with open(os.path.join(TOP, name)) as f:
+        return f.read()
+
+
+def stepd(*args):
+    return subprocess.run([STEPD, *args], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+
+class Docs(unittest.TestCase):
+    def test_generated(self):
+        for name, kind in (("docs/configuration.md", "--markdown"), ("conf/stepd.ini", "--ini")):
+            self.assertEqual(read(name), stepd("options", kind), f"{name} is old: make docs")
+
+    def test_options(self):
+        options = set(re.findall(r"^OPT\((\w+),", read("conf/options.def"), re.M))
+        named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md")))
+        # Words with dashes that are no options.
+        named -= {"no-new-privileges", "x-request-id", "x-api-key"}
+        self.assertEqual(sorted(n for n in named if n.replace("-", "_") not in options), [])
+
+    def test_metrics(self):
+        text = set(re.findall(r"`((?:(?:vllm|stepd):|process_)\w+)`", read("docs/operations.md")))
+        with tempfile.TemporaryDirectory() as d:
+            model = os.path.join(d, "tiny.gguf")
+            with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f, open(model, "wb") as out:
+                out.write(f.read())
+            with Daemon("--device", "null", model=model) as d:
+                out = d.request("GET", "/metrics")[2].decode()
+        have = set(re.findall(r"^# TYPE (\S+)", out, re.M))
+        self.assertEqual(sorted(text ^ have), [], "operations.md and /metrics differ")
+
+    def test_endpoints_and_fields(self):
+        api = read("docs/api.md")
+        for path in re.findall(r'^ROUTE\("\w+", "([^"]+)"', read("api/routes.def"), re.M):
+            self.assertIn(path.replace("*", "NAME"), api)
+        for source in ("api/chat.c", "api/completions.c"):
+            known = re.search(r"known\[\] = \{(.*?)NULL\}", read(source), re.S).group(1)
+            for field in re.findall(r'"(\w+)"', known):
+                self.assertIn(field, api, f"{source}: {field}")
+
+    def test_error_codes(self):
+        codes = set(re.findall(r'"(\w+)"\},$', read("api/error.c"), re.M)) - {"cancelled", "internal_error", "server_error"}
+        self.assertGreater(len(codes), 8)
+        for code in codes:
+            self.assertIn(code, read("docs/api.md"))
+
+    def test_error_texts(self):
+        """The messages quoted under "When something is wrong" are those of the sources: the words before the first
+        figure or name."""
+        table = read("docs/operations.md").split("## When something is wrong")[1]
+        sources = "".join(read(f) for d in ("server", "api", "conf", "engine", "engine/load", "engine/models")
+                          for f in glob.glob(d + "/*.c", root_dir=TOP))
+        sources = re.sub(r'"\s*\n?\s*"', "", sources)  # joined string literals
+        sources += os.strerror(errno.EADDRINUSE)
+        quotes = [q for line in table.splitlines() if line.startswith("| `") for q in re.findall(r"`([^`]+)`", line.split("|")[1])]
+        self.assertGreater(len(quotes), 8)
+        for quote in quotes:
+            words = max(re.split(r"'[^']*'|\"[^\"]*\"|\b[A-Z]\b|\b[A-Z]{2,}\b|\.\.\.|[();:?]|\bstepd pull\b|unknown option --", quote), key=len).strip()
+            self.assertTrue(words in sources, f"no source says: {words} (of: {quote})")
+
+    def test_links(self):
+        for name in ["README.md", "CONTRIBUTING.md"] + glob.glob("docs/*.md", root_dir=TOP):
+            for link in re.findall(r"\]\(([^)#]+)\)", read(name)):
+                if "://" not in link:
+                    self.assertTrue(os.path.exists(os.path.join(TOP, os.path.dirname(name), link)), f"{name}: {link}")
+
+    def test_files_named_in_the_readme(self):
+        names = set(re.findall(r"\b(?:conf|docker|tests|server|sched|engine|api)/[\w/.-]+\.\w+", read("README.md")))
+        self.assertGreater(len(names), 8)
+        missing = [n for n in names if not os.path.exists(os.path.join(TOP, n)) and "NAME" not in n and "tests/bench/history" not in n]
+        self.assertEqual(missing, [])
+
+
+if __name__ == "__main__":
+    unittest.main()
