@@ -19,7 +19,18 @@ typedef float vf __attribute__((vector_size(LANES * 4)));
 typedef int32_t vi __attribute__((vector_size(LANES * 4)));
 typedef uint32_t vu __attribute__((vector_size(LANES * 4)));
 
-#define INLINE static inline __attribute__((always_inline))
+/* The kernels are generic functions whose constant arguments fold after inlining. Sanitizers blow the
+ * results up to megabytes that compile for minutes: there, the same functions stay functions. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define INLINE    static __attribute__((noinline, unused))
+#define UNROLL(n) _Pragma("GCC unroll 1")
+#define ROWS_MAX  2
+#else
+#define INLINE         static inline __attribute__((always_inline))
+#define UNROLL_TEXT(x) _Pragma(#x)
+#define UNROLL(n)      UNROLL_TEXT(GCC unroll n)
+#define ROWS_MAX       (LANES == 16 ? 8 : 4) /* activation rows a vector of weights is expanded for */
+#endif
 
 INLINE vf v_load(const float *p)
 {
@@ -97,6 +108,7 @@ INLINE void rows_store(const struct gemm_call *c, int p, int64_t row, int n, con
 {
     int64_t col = (int64_t)p * LANES, left = c->n_out - col;
     float tmp[LANES];
+    UNROLL(16)
     for (int r = 0; r < n; r++) {
         float *y = c->y + (row + r) * c->ldy + col;
         if (left >= LANES) {

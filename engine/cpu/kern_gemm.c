@@ -4,12 +4,6 @@
  * a row gives the same bits in any block of rows. */
 #include "engine/cpu/gemm_vec.h"
 
-#if LANES == 16
-#define ROWS_MAX 8
-#else
-#define ROWS_MAX 4
-#endif
-
 /* q[4i + b + 16h] - bias of every lane; i may be a variable, b and h are constants. `word` is nib[i], or
  * q[i + 4h] for 8 bits; high[] are the planes shifted right by 4i. */
 INLINE vf q_value(const struct gemm_spec s, vu word, const vu *high, int b, int h)
@@ -44,15 +38,15 @@ INLINE void group_dot(const struct gemm_spec s, const int n, const uint8_t *chun
         high0[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
     for (int i = 0; i < 4; i++) {
         vu high[2] = {high0[0] >> 4 * i, high0[1] >> 4 * i};
-#pragma GCC unroll 2
+        UNROLL(2)
         for (int h = h0; h < h1; h++) {
             vu word = v_load_u(chunk + (size_t)(i + (s.bits == 8 ? 4 * h : 0)) * LANES * 4);
-#pragma GCC unroll 4
+            UNROLL(4)
             for (int b = 0; b < 4; b++) {
                 vf w = q_value(s, word, high, b, h);
                 if (scale)
                     w = s.has_min ? w * scale[0] + scale[1] : w * scale[0];
-#pragma GCC unroll 8
+                UNROLL(8)
                 for (int r = 0; r < n; r++)
                     sum[r][b & 1] = v_fma(w, v_set(x[r * ldx + 4 * i + b + 16 * h]), sum[r][b & 1]);
             }
@@ -72,10 +66,11 @@ INLINE void quant_rows(const struct gemm_call *c, const struct gemm_spec s, cons
             ? c->xs + row / GEMM_ROWS * (c->n_in / s.group) * GEMM_ROWS + row % GEMM_ROWS
             : NULL;
     vf acc[ROWS_MAX], sum[ROWS_MAX][2];
+    UNROLL(8)
     for (int r = 0; r < n; r++)
         acc[r] = sum[r][0] = sum[r][1] = v_set(0);
     for (int64_t g = 0; g < c->n_in / GEMM_CHUNK * per; x += GEMM_CHUNK) {
-#pragma GCC unroll 2
+        UNROLL(2)
         for (int j = 0; j < per; j++, g++) {
             vf scale[2];
             const int h0 = per == 2 ? j : 0, h1 = per == 2 ? j + 1 : 2;
@@ -85,7 +80,7 @@ INLINE void quant_rows(const struct gemm_call *c, const struct gemm_spec s, cons
                 continue;
             }
             group_dot(s, n, chunk, h0, h1, x, c->ldx, NULL, sum);
-#pragma GCC unroll 8
+            UNROLL(8)
             for (int r = 0; r < n; r++) {
                 acc[r] = v_fma(scale[0], sum[r][0] + sum[r][1], acc[r]);
                 if (s.has_min)
@@ -95,6 +90,7 @@ INLINE void quant_rows(const struct gemm_call *c, const struct gemm_spec s, cons
         }
         chunk += gemm_chunk_bytes(s, LANES);
     }
+    UNROLL(8)
     for (int r = 0; r < n && exact; r++)
         acc[r] = sum[r][0] + sum[r][1];
     rows_store(c, p, row, n, acc);
@@ -107,6 +103,7 @@ INLINE void dense_rows(const struct gemm_call *c, const enum gemm_layout l, cons
     const float *x = c->x + row * c->ldx;
     const size_t bytes = LANES * (l == GL_F32 ? 4 : 2);
     vf acc[ROWS_MAX], sum[ROWS_MAX][2];
+    UNROLL(8)
     for (int r = 0; r < n; r++)
         sum[r][0] = sum[r][1] = v_set(0);
     for (int64_t k = 0; k < c->n_in; k += 4, w += 4 * bytes) {
@@ -122,29 +119,24 @@ INLINE void dense_rows(const struct gemm_call *c, const enum gemm_layout l, cons
                                            : v_load_f16(w + (size_t)(i + j) * bytes);
             }
         }
-#pragma GCC unroll 4
+        UNROLL(4)
         for (int i = 0; i < 4; i++)
-#pragma GCC unroll 8
-            for (int r = 0; r < n; r++)
-                sum[r][i & 1] = v_fma(v[i], v_set(x[r * c->ldx + k + i]), sum[r][i & 1]);
+            UNROLL(8)
+        for (int r = 0; r < n; r++)
+            sum[r][i & 1] = v_fma(v[i], v_set(x[r * c->ldx + k + i]), sum[r][i & 1]);
     }
+    UNROLL(8)
     for (int r = 0; r < n; r++)
         acc[r] = sum[r][0] + sum[r][1];
     rows_store(c, p, row, n, acc);
 }
 
 /* Cover c->m rows by blocks of ROWS_MAX, ..., 2, 1 rows. */
-#if ROWS_MAX == 8
 #define ROW_BLOCKS(call)                                                                           \
-    for (; c->m - row >= 8; row += 8)                                                              \
-        call(8);                                                                                   \
-    ROW_BLOCKS_4(call)
-#else
-#define ROW_BLOCKS(call) ROW_BLOCKS_4(call)
-#endif
-#define ROW_BLOCKS_4(call)                                                                         \
-    for (; c->m - row >= 4; row += 4)                                                              \
-        call(4);                                                                                   \
+    for (; ROWS_MAX >= 8 && c->m - row >= 8; row += 8)                                             \
+        call(ROWS_MAX >= 8 ? 8 : 1);                                                               \
+    for (; ROWS_MAX >= 4 && c->m - row >= 4; row += 4)                                             \
+        call(ROWS_MAX >= 4 ? 4 : 1);                                                               \
     for (; c->m - row >= 2; row += 2)                                                              \
         call(2);                                                                                   \
     for (; row < c->m; row++)                                                                      \

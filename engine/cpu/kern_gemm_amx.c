@@ -74,7 +74,7 @@ void gemm__amx_prep(const struct gemm_prep *p)
 INLINE __m512i level_table(int from, int bits, int bias)
 {
     uint16_t t[32];
-#pragma GCC unroll 32
+    UNROLL(32)
     for (int i = 0; i < 32; i++)
         t[i] = f32_to_bf16((float)(from + (bits == 4 ? i & 15 : i) - bias));
     return _mm512_loadu_si512(t);
@@ -92,10 +92,18 @@ INLINE __m512i byte_pair(__m512i v, int bias)
     return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(lo, 16), hi);
 }
 
+typedef uint16_t words __attribute__((vector_size(64)));
+
+/* 16-bit lanes shifted right by n, or left by -n. */
+INLINE __m512i shift_words(__m512i v, int n)
+{
+    return n >= 0 ? (__m512i)((words)v >> n) : (__m512i)((words)v << -n);
+}
+
 INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
 {
     if (s.bits == 8) {
-#pragma GCC unroll 8
+        UNROLL(8)
         for (int i = 0; i < 8; i++) {
             __m512i v = _mm512_loadu_si512(chunk + i * 64);
             _mm512_store_si512(tile + (2 * i) * 64, byte_pair(v, s.bias));
@@ -108,21 +116,19 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
     __m512i high[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int plane = 0; plane < s.bits - 4; plane++)
         high[plane] = _mm512_loadu_si512(chunk + (4 + plane) * 64);
-#pragma GCC unroll 4
+    UNROLL(4)
     for (int i = 0; i < 4; i++) {
         __m512i v = _mm512_loadu_si512(chunk + i * 64);
-#pragma GCC unroll 4
+        UNROLL(4)
         for (int t = 0; t < 4; t++) {
             const int h = t & 1, o = t >> 1, at = 4 * i + 2 * o + h; /* gemm_high_bit */
-            __m512i q = _mm512_srli_epi16(v, 8 * o + 4 * h);
+            __m512i q = shift_words(v, 8 * o + 4 * h);
             if (s.bits > 4) { /* bit 4 of the plane, the rest of q */
-                __m512i b = at >= 4 ? _mm512_srli_epi16(high[0], at - 4)
-                                    : _mm512_slli_epi16(high[0], 4 - at);
+                __m512i b = shift_words(high[0], at - 4);
                 q = _mm512_ternarylogic_epi32(low4, q, b, 0xca); /* mask ? q : b */
             }
             if (s.bits > 5) {
-                __m512i b = at >= 5 ? _mm512_srli_epi16(high[1], at - 5)
-                                    : _mm512_slli_epi16(high[1], 5 - at);
+                __m512i b = shift_words(high[1], at - 5);
                 q = _mm512_ternarylogic_epi32(low5, q, b, 0xca);
             }
             /* The permutations look at the low five (six) bits of an index. */
@@ -161,7 +167,7 @@ INLINE void block_groups(const struct gemm_spec s, const int n, const bool full,
 {
     const int per = GEMM_CHUNK / s.group;
     vf acc[GEMM_ROWS];
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int r = 0; r < n; r++)
         acc[r] = sum[r];
     MEMORY_BARRIER(tiles);
@@ -172,14 +178,14 @@ INLINE void block_groups(const struct gemm_spec s, const int n, const bool full,
         PRODUCT(0, 2, 3, 5, 6);
         vf d, m;
         group_scale(scales, s, g, &d, &m);
-#pragma GCC unroll 16
+        UNROLL(16)
         for (int r = 0; r < n; r++) {
             acc[r] = v_fma(v_load((const float *)(res + r * 64)), d, acc[r]);
             if (s.has_min)
                 acc[r] = v_fma(v_set(xs[g * GEMM_ROWS + r]), m, acc[r]);
         }
     }
-#pragma GCC unroll 16
+    UNROLL(16)
     for (int r = 0; r < n; r++)
         sum[r] = acc[r];
 }

@@ -1,6 +1,6 @@
 /* GEMM family: every table that this host can execute x every format x odd shapes, against the reference
  * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. With the
- * argument `bench`: times of SmolLM2's shapes. */
+ * arguments `bench [table [threads [shape]]]`: times of SmolLM2's shapes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -394,9 +394,8 @@ struct shape {
     int64_t n_out, n_in;
 };
 
-static void bench_shape(int t, const struct shape *s, int copies)
+static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int copies)
 {
-    struct cpu_pool *pool = pools[1];
     struct cpu_packed **w = xcalloc((size_t)copies, sizeof(struct cpu_packed *));
     size_t row_bytes;
     struct weight_desc d = {.name = s->name, .n_in = s->n_in, .n_part = 1};
@@ -407,7 +406,8 @@ static void bench_shape(int t, const struct shape *s, int copies)
         assert_int_equal(cpu_packed_open(&w[i], tables[t].k, PRECISION_DEFAULT, &d, pool, NULL), 0);
     double bytes = (double)row_bytes * (double)s->n_out;
     double pack = bytes * copies / (double)(clock_us() - t0 + 1) / 1e3;
-    void *scratch = mem_aligned(64, cpu_gemm_scratch(tables[t].k, 256, s->n_in, 2));
+    void *scratch =
+        mem_aligned(64, cpu_gemm_scratch(tables[t].k, 256, s->n_in, cpu_pool_threads(pool)));
     float *x = xcalloc((size_t)(256 * s->n_in), sizeof *x);
     float *y = xcalloc((size_t)(256 * s->n_out), sizeof *y);
     for (int64_t i = 0; i < 256 * s->n_in; i++)
@@ -445,7 +445,7 @@ static void bench_shape(int t, const struct shape *s, int copies)
     free((void *)(uintptr_t)d.part[0].data);
 }
 
-static void bench(const char *only)
+static void bench(const char *only, const char *shape, int n_thread)
 {
     static const struct shape shapes[] = {
         {"qkv q4_1", QF_Q4_1, 960, 576},  {"out q4_1", QF_Q4_1, 576, 576},
@@ -456,11 +456,12 @@ static void bench(const char *only)
     };
     for (int t = 0; t < n_table; t++)
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-            if (only && strcmp(only, tables[t].name))
+            if ((only && strcmp(only, tables[t].name)) || (shape && !strstr(shapes[i].name, shape)))
                 continue;
             /* Enough copies to leave L2, as the layers of a model do. */
             int64_t weights = shapes[i].n_out * shapes[i].n_in;
-            bench_shape(t, &shapes[i], weights < 10000000 ? (int)(20000000 / weights) + 1 : 1);
+            bench_shape(pools[n_thread - 1], t, &shapes[i],
+                        weights < 10000000 ? (int)(20000000 / weights) + 1 : 1);
         }
 }
 
@@ -484,7 +485,8 @@ int main(int argc, char **argv)
         printf(" %s", tables[t].name);
     printf("\n");
     if (argc > 1 && !strcmp(argv[1], "bench")) {
-        bench(argc > 2 ? argv[2] : NULL);
+        bench(argc > 2 ? argv[2] : NULL, argc > 4 ? argv[4] : NULL,
+              argc > 3 && argv[3][0] == '1' ? 1 : 2);
         return teardown(NULL);
     }
     const struct CMUnitTest tests[] = {
