@@ -103,21 +103,20 @@ INLINE vf v_small(vu q, int bias)
     return (vf)(q | 0x4b000000) - (float)(0x800000 + bias);
 }
 
-/* Rows row..row + n of panel p's results: y = acc + bias. */
-INLINE void rows_store(const struct gemm_call *c, int p, int64_t row, int n, const vf *acc)
+/* Rows row..row + n of panel p's results: y = acc + bias. A function, so that its many branches exist once
+ * and not in every kernel. */
+static __attribute__((noinline, unused)) void rows_store(const struct gemm_call *c, int p,
+                                                         int64_t row, int n, const vf *acc)
 {
-    int64_t col = (int64_t)p * LANES, left = c->n_out - col;
-    float tmp[LANES];
-    UNROLL(16)
+    const int64_t col = (int64_t)p * LANES, left = c->n_out - col;
     for (int r = 0; r < n; r++) {
         float *y = c->y + (row + r) * c->ldy + col;
         if (left >= LANES) {
             v_store(y, c->bias ? acc[r] + v_load(c->bias + col) : acc[r]);
             continue;
         }
-        v_store(tmp, acc[r]);
         for (int64_t i = 0; i < left; i++)
-            y[i] = c->bias ? tmp[i] + c->bias[col + i] : tmp[i];
+            y[i] = c->bias ? acc[r][i] + c->bias[col + i] : acc[r][i];
     }
 }
 

@@ -36,6 +36,7 @@ INLINE void group_dot(const struct gemm_spec s, const int n, const uint8_t *chun
     vu high0[2] = {{0}};
     for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
         high0[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
+    UNROLL(1) /* four times the code and the compile time, for nothing */
     for (int i = 0; i < 4; i++) {
         vu high[2] = {high0[0] >> 4 * i, high0[1] >> 4 * i};
         UNROLL(2)
