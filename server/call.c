@@ -242,7 +242,7 @@ static void on_event(struct srv *s, const struct event *ev)
 /* Too much unsent, and not merely because the engine is faster than the loop for a moment. */
 static bool reader_stalled(const struct xchg *x)
 {
-    int64_t len = (int64_t)x->call.out.len, max = x->s->conf->max_unsent_bytes;
+    int64_t len = (int64_t)srv_call_unsent(x), max = x->s->conf->max_unsent_bytes;
     return x->queued && !x->stalled && len > max &&
            (len > 16 * max || clock_us() - x->conn->since_us > 250000);
 }
@@ -258,7 +258,7 @@ static void settle(struct xchg *x)
         cancel_live(x);
         srv_conn_shut(x->conn);
     }
-    if (c->done || c->out.len)
+    if (c->done || srv_call_unsent(x))
         srv_call_resume(x);
 }
 

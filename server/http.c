@@ -222,7 +222,7 @@ static enum MHD_Result on_ready(struct xchg *x, struct MHD_Connection *c)
         else
             srv_call_start(x);
     }
-    if (!x->in_pool && (x->call.done || x->call.out.len))
+    if (!x->in_pool && (x->call.done || srv_call_unsent(x)))
         return srv_reply_queue(x, c);
     x->suspended = true;
     MHD_suspend_connection(c);

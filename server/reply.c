@@ -17,10 +17,16 @@ static ssize_t read_stream(void *arg, uint64_t pos, char *dst, size_t max)
     (void)pos;
     if (x->gone || x->stalled)
         return MHD_CONTENT_READER_END_WITH_ERROR;
-    if (out->len) {
-        size_t n = out->len < max ? out->len : max;
-        memcpy(dst, out->p, n);
-        buf_drop(out, n);
+    size_t n = srv_call_unsent(x);
+    if (n) {
+        n = n < max ? n : max;
+        memcpy(dst, out->p + x->taken, n);
+        x->taken += n;
+        /* Moving the rest for every piece would cost the square of a long backlog. */
+        if (x->taken >= out->len / 2) {
+            buf_drop(out, x->taken);
+            x->taken = 0;
+        }
         x->conn->since_us = clock_us();
         return (ssize_t)n;
     }

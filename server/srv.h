@@ -104,6 +104,7 @@ struct xchg {
     bool gone;     /* the client left: end without an answer */
     bool stalled;  /* cut off: it did not read */
     bool finished; /* accounted for in log and metrics */
+    size_t taken;  /* bytes at the front of call.out that MHD has: dropped in large pieces */
     int n_live;    /* slots still in an engine */
     int status;    /* sent */
     uv_work_t work;
@@ -182,6 +183,11 @@ void srv_call_fail(struct xchg *x, int code, const char *text, int retry_after_s
 void srv_call_gone(struct xchg *x); /* cancel what runs, let the connection end */
 void srv_call_resume(struct xchg *x);
 void srv_call_free(struct xchg *x);
+/* Bytes of the answer that MHD does not have yet. */
+static inline size_t srv_call_unsent(const struct xchg *x)
+{
+    return x->call.out.len - x->taken;
+}
 void srv_call_events(struct srv_model *m);
 void srv_call_finish(struct xchg *x, bool ok); /* access log and metrics, once */
 int srv_retry_after(const struct srv *s, int model);

@@ -44,7 +44,7 @@ static void check_stream(struct conn *k, int64_t idle_us)
     const struct conf *c = k->s->conf;
     if (!x)
         return;
-    if (x->queued && !x->suspended && !x->stalled && x->call.out.len &&
+    if (x->queued && !x->suspended && !x->stalled && srv_call_unsent(x) &&
         over(idle_us, c->stall_timeout)) {
         x->stalled = true;
         srv_conn_shut(k);
