@@ -3,6 +3,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
+#include "engine/load/kind.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -18,7 +19,8 @@ int eng__file_open(struct gguf **out, const struct eng_opts *o, struct err *e)
         return err_set(e, ERR_INVAL, "no model file is given");
     if (!stat(o->path, &st) && S_ISDIR(st.st_mode))
         return err_set(e, ERR_UNSUPPORTED, "%s is a folder; this build reads .gguf files", o->path);
-    return gguf_open(out, o->path, e);
+    int rc = model_file_gguf(o->path, e);
+    return rc ? rc : gguf_open(out, o->path, e);
 }
 
 static int limit(int *out, const char *name, int value, int standard, int max, struct err *e)

@@ -10,12 +10,7 @@
 
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
-
-#include <errno.h>
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
+#include "engine/load/map.h"
 
 enum {
     HEADER_BYTES = 24,
@@ -28,10 +23,7 @@ enum {
 };
 
 struct gguf {
-    const uint8_t *map;
-    size_t size;
-    int fd;
-    struct stat st; /* as at open */
+    struct file_map map;
     uint32_t version;
     struct gguf_kv *kv;
     struct gguf_tensor *tensor;
@@ -122,15 +114,15 @@ static int grow(void *p, size_t n, size_t size)
 
 static int parse_header(struct gguf *g, struct reader *r, uint64_t *n_tensor, uint64_t *n_kv)
 {
-    if (g->size >= 4 && memcmp(r->p, "GGUF", 4) != 0) {
+    if (g->map.size >= 4 && memcmp(r->p, "GGUF", 4) != 0) {
         if (memcmp(r->p, "FUGG", 4) == 0)
             return err_set(r->e, ERR_UNSUPPORTED,
                            "big-endian GGUF file; only little-endian is read");
         return err_set(r->e, ERR_PARSE, "not a GGUF file: it starts with %02x %02x %02x %02x",
                        r->p[0], r->p[1], r->p[2], r->p[3]);
     }
-    if (g->size < HEADER_BYTES)
-        return err_set(r->e, ERR_PARSE, "%zu bytes are too few for a GGUF header (%d)", g->size,
+    if (g->map.size < HEADER_BYTES)
+        return err_set(r->e, ERR_PARSE, "%zu bytes are too few for a GGUF header (%d)", g->map.size,
                        HEADER_BYTES);
     r->pos = 4;
     take_u32(r, &g->version);
@@ -143,10 +135,10 @@ static int parse_header(struct gguf *g, struct reader *r, uint64_t *n_tensor, ui
     take_u64(r, n_kv);
     if (*n_kv > left(r) / KV_MIN || *n_kv > ITEMS_MAX)
         return err_set(r->e, ERR_PARSE, "key count %llu is more than %zu bytes can hold",
-                       (unsigned long long)*n_kv, g->size);
+                       (unsigned long long)*n_kv, g->map.size);
     if (*n_tensor > left(r) / TENSOR_MIN || *n_tensor > ITEMS_MAX)
         return err_set(r->e, ERR_PARSE, "tensor count %llu is more than %zu bytes can hold",
-                       (unsigned long long)*n_tensor, g->size);
+                       (unsigned long long)*n_tensor, g->map.size);
     return 0;
 }
 
@@ -300,13 +292,13 @@ static int place_tensor(struct gguf *g, struct gguf_tensor *t, uint64_t offset, 
     if (offset % align)
         return err_set(e, ERR_PARSE, "tensor '%s': offset %llu is no multiple of the alignment %zu",
                        SHOW(t->name), (unsigned long long)offset, align);
-    if (!ck_add(start, offset, &at) || !ck_add(at, t->bytes, &end) || end > g->size)
+    if (!ck_add(start, offset, &at) || !ck_add(at, t->bytes, &end) || end > g->map.size)
         return err_set(
             e, ERR_PARSE,
             "tensor '%s': %zu bytes at %zu + %llu lie beyond the file's end (%zu bytes); "
             "an incomplete download?",
-            SHOW(t->name), t->bytes, start, (unsigned long long)offset, g->size);
-    t->data = g->map + at;
+            SHOW(t->name), t->bytes, start, (unsigned long long)offset, g->map.size);
+    t->data = g->map.p + at;
     return 0;
 }
 
@@ -416,7 +408,7 @@ static int parse_tensors(struct gguf *g, struct reader *r, uint64_t n)
 
 static int parse(struct gguf *g, struct err *e)
 {
-    struct reader r = {g->map, 0, g->size, e};
+    struct reader r = {g->map.p, 0, g->map.size, e};
     uint64_t n_tensor = 0, n_kv = 0;
     int rc = parse_header(g, &r, &n_tensor, &n_kv);
     while (!rc && g->n_kv < n_kv) {
@@ -431,27 +423,6 @@ static int parse(struct gguf *g, struct err *e)
     return rc ? rc : parse_tensors(g, &r, n_tensor);
 }
 
-static int map_file(struct gguf *g, const char *path, struct err *e)
-{
-    /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
-    g->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (g->fd < 0)
-        return err_set(e, errno == ENOENT ? ERR_NOTFOUND : ERR_IO, "cannot open: %s",
-                       strerror(errno));
-    if (fstat(g->fd, &g->st))
-        return err_set(e, ERR_IO, "cannot stat: %s", strerror(errno));
-    if (!S_ISREG(g->st.st_mode))
-        return err_set(e, ERR_INVAL, "not a regular file");
-    g->size = (size_t)g->st.st_size;
-    if (!g->size)
-        return err_set(e, ERR_PARSE, "the file is empty");
-    void *p = mmap(NULL, g->size, PROT_READ, MAP_PRIVATE, g->fd, 0);
-    if (p == MAP_FAILED)
-        return err_set(e, ERR_IO, "cannot map %zu bytes: %s", g->size, strerror(errno));
-    g->map = p;
-    return 0;
-}
-
 int gguf_open(struct gguf **out, const char *path, struct err *e)
 {
     struct err local;
@@ -460,16 +431,14 @@ int gguf_open(struct gguf **out, const char *path, struct err *e)
     struct gguf *g = mem_calloc(1, sizeof *g);
     if (!g)
         return err_set(e, ERR_NOMEM, "%s: no memory", path);
-    g->fd = -1;
     g->hash = hash_key_random();
-    int rc = map_file(g, path, e);
+    int rc = file_map_open(&g->map, path, e);
     if (!rc)
         rc = parse(g, e);
     if (!rc)
         rc = gguf_check_file(g, e);
     if (rc) {
-        size_t n = strlen(path); /* the end of a long path tells more than its start */
-        err_prefix(e, "%s%s", n > 100 ? "..." : "", n > 100 ? path + n - 97 : path);
+        file_map_prefix(e, path);
         gguf_close(g);
         return rc;
     }
@@ -490,22 +459,13 @@ void gguf_close(struct gguf *g)
     free(g->tensor);
     free(g->kv_slot);
     free(g->tensor_slot);
-    if (g->map)
-        munmap((void *)(uintptr_t)g->map, g->size);
-    if (g->fd >= 0)
-        close(g->fd);
+    file_map_close(&g->map);
     free(g);
 }
 
 int gguf_check_file(const struct gguf *g, struct err *e)
 {
-    struct stat now;
-    if (fstat(g->fd, &now))
-        return err_set(e, ERR_IO, "cannot stat: %s", strerror(errno));
-    if (now.st_size != g->st.st_size || now.st_mtim.tv_sec != g->st.st_mtim.tv_sec ||
-        now.st_mtim.tv_nsec != g->st.st_mtim.tv_nsec)
-        return err_set(e, ERR_IO, "the file was changed while it was being read");
-    return 0;
+    return file_map_check(&g->map, e);
 }
 
 /* ---- access ---- */
@@ -539,5 +499,5 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
 
 size_t gguf_file_bytes(const struct gguf *g)
 {
-    return g->size;
+    return g->map.size;
 }

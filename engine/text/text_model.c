@@ -5,6 +5,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/load/gguf.h"
+#include "engine/load/kind.h"
 #include "engine/text/text_model_impl.h"
 
 int text__copy(char **out, struct view v)
@@ -74,7 +75,8 @@ int text__token_texts(struct text_model *m, int32_t pad)
 static int open_gguf(struct text_model *m, const char *path, struct err *e)
 {
     struct gguf *g = NULL;
-    int rc = gguf_open(&g, path, e);
+    int rc = model_file_gguf(path, e);
+    rc = rc ? rc : gguf_open(&g, path, e);
     if (rc != 0)
         return rc;
     m->priv = g;
