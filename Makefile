@@ -27,10 +27,14 @@ ALL_C   := $(foreach d,$(DIRS),$(wildcard $(d)/*.c))
 KERN_C  := $(filter engine/cpu/kern_%.c,$(ALL_C))
 LIB_C   := $(filter-out $(KERN_C) server/main.c,$(ALL_C))
 ISAS    := scalar avx2 avx512 amx
-ISA_scalar := -O3
-ISA_avx2   := -O3 -mavx2 -mfma -mf16c
+ISA_scalar :=
+ISA_avx2   := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 ISA_amx    := $(ISA_avx512) -mavx512bf16 -mavx512vbmi -mavx512vnni -mamx-tile -mamx-bf16 -mamx-int8
+# Kernels are large after inlining: a sanitizer that instruments every load makes gcc take minutes at -O3, and UBSan has little to
+# find in vector code.
+KERN_release := -O3
+KERN_OPT := $(or $(KERN_$(VARIANT)),-O1 -fno-sanitize=undefined)
 KERN_O  := $(foreach i,$(ISAS),$(patsubst %.c,$(B)/$(i)/%.o,$(KERN_C)))
 LIB_O   := $(patsubst %.c,$(B)/%.o,$(LIB_C)) $(KERN_O)
 LIB     := $(B)/libstepd.a
@@ -56,7 +60,7 @@ $(B)/server/catalogue.o: CFLAGS += -DSTEPD_DATADIR='"$(PREFIX)/share/stepd"'
 define KERN_RULE
 $(B)/$(1)/%.o: %.c
 	@mkdir -p $$(@D)
-	$(CC) $(CFLAGS) $(ISA_$(1)) -ffp-contract=off -DCPU_ISA=$(1) -DCPU_ISA_$(1)=1 -c -o $$@ $$<
+	$(CC) $(CFLAGS) $(KERN_OPT) $(ISA_$(1)) -ffp-contract=off -DCPU_ISA=$(1) -DCPU_ISA_$(1)=1 -c -o $$@ $$<
 endef
 $(foreach i,$(ISAS),$(eval $(call KERN_RULE,$(i))))
 
