@@ -14,4 +14,38 @@ extern const struct backend ref_backend; /* engine/ref: plain C, double accumula
  * loader's reason; ERR_UNSUPPORTED on another BACKEND_ABI. Static storage. */
 int backend_find(const char *device, const struct backend **out, struct err *e);
 
+/* ---- shape checks that every backend does first (ops_check.c): 0, or ERR_INVAL for a bug in a forward. They
+ * look at descriptors only; a backend checks extents against its own buffers. Any thread. ---- */
+
+/* t is [rows, cols] of dtype d with contiguous columns; rows < 0: any number of rows. */
+bool ops_is_2d(const struct tensor *t, enum dtype d, int64_t rows, int64_t cols);
+/* t is f32 [n], or has no buffer and may. */
+bool ops_is_vec(const struct tensor *t, int64_t n, bool may_miss);
+/* Bytes from the tensor's first to behind its last element; false on overflow. */
+bool ops_extent(const struct tensor *t, size_t *bytes);
+
+/* Positions, sequence starts, block stride, logit rows. Block numbers are checked per pool. */
+int ops_check_step(const struct step_meta *m);
+/* Blocks that the rows of `m` need are there and in [1, n_block). */
+int ops_check_blocks(const struct step_meta *m, int32_t n_block);
+int ops_check_kv(const struct kv_desc *k, struct err *e);
+int ops_check_weight(const struct weight_desc *w, struct err *e);
+
+/* `act` is the dtype of activations, m the step. */
+int ops_check_embed(const struct op_embed *a, enum dtype act, const struct step_meta *m,
+                    int64_t n_in, int64_t n_out);
+int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype act);
+int ops_check_linear(const struct op_linear *a, enum dtype act, int64_t n_in, int64_t n_out);
+int ops_check_rope_kv(const struct op_rope_kv *a, enum dtype act, const struct step_meta *m,
+                      const struct kv_desc *k);
+int ops_check_attn(const struct op_attn *a, enum dtype act, const struct step_meta *m,
+                   const struct kv_desc *k);
+/* Blocks that hold what the rows see are there; those wholly before every window may be gone. */
+int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block);
+int ops_check_act_mul(const struct op_act_mul *a, enum dtype act);
+int ops_check_gather(const struct op_gather *a, enum dtype act, const struct step_meta *m);
+int ops_check_scale(const struct op_scale *a, enum dtype act);
+int ops_check_sample(const struct op_sample *a);
+int ops_check_kv_copy(const struct op_kv_copy *a, int32_t n_block);
+
 #endif

@@ -1,5 +1,5 @@
-/* See ops_check.h. */
-#include "engine/ops_check.h"
+/* The shape checks of backend.h. */
+#include "engine/backend.h"
 
 #include "engine/base/mem.h"
 

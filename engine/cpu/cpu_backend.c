@@ -2,7 +2,6 @@
  * return, so sync has nothing to wait for. Engine thread. */
 #include "engine/cpu/cpu_impl.h"
 
-#include "engine/backend.h"
 #include "engine/base/mem.h"
 
 #include <stdio.h>

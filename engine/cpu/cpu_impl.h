@@ -3,9 +3,9 @@
 #ifndef ENGINE_CPU_CPU_IMPL_H
 #define ENGINE_CPU_CPU_IMPL_H
 
+#include "engine/backend.h"
 #include "engine/cpu/dispatch.h"
 #include "engine/cpu/pool.h"
-#include "engine/ops_check.h"
 
 /* Memory that only grows: a step after warm-up finds it large enough. */
 struct cpu_grow {

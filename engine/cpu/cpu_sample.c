@@ -2,8 +2,8 @@
  * depends on its logits and its sample_row alone. The candidates stay in id order throughout and the token is
  * the inverse of their cumulative sum at one uniform number. top_k and top_p cut by selection, never by a
  * sort of the vocabulary. */
+#include "engine/base/rng.h"
 #include "engine/cpu/cpu_impl.h"
-#include "engine/rng.h"
 
 #include <math.h>
 #include <string.h>

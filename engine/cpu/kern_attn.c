@@ -6,9 +6,9 @@
 
 #include <math.h>
 
-#define BT        KV_BLOCK_TOKENS
-#define N_BLK     (CPU_ATTN_CHUNK / BT)
-#define ROWS_WIDE 8 /* query rows of the widest micro-kernel */
+#define BT      KV_BLOCK_TOKENS
+#define N_BLK   (CPU_ATTN_CHUNK / BT)
+#define ACC_MAX 16 /* accumulators of the widest micro-kernel */
 
 /* Blocks of one chunk and what the micro-kernels need of the tile. */
 struct chunk {
@@ -36,7 +36,7 @@ VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype
 {
     int hd = c->t->geom.head_dim;
     const float *q = c->q + (size_t)row * (size_t)hd;
-    struct vf acc[ROWS_WIDE];
+    struct vf acc[ACC_MAX];
     for (int i = 0; i < rows * nb; i++)
         acc[i] = vset1(0);
     for (int d = 0; d < hd; d++)
@@ -50,37 +50,45 @@ VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype
             vstore(c->s + (row + i) * CPU_ATTN_CHUNK + (blk + b) * BT, acc[i * nb + b]);
 }
 
+/* Rows of the widest kernels, and how many registers' worth of blocks or columns go with fewer rows. The
+ * choice moves work between registers only: each lane's chain is the same. */
 #if defined(CPU_ISA_avx512) || defined(CPU_ISA_amx)
 #define QK_WIDE 8
-#define PV_WIDE 4 /* rows x columns of 16: 16 accumulators */
+#define WITH_4  2
+#define WITH_3  4
 #define PV_COLS 4
 #else
 #define QK_WIDE 4
-#define PV_WIDE 4
+#define WITH_4  1
+#define WITH_3  1
 #define PV_COLS 1
 #endif
 
-VI void qk_all(const struct chunk *c, int b0, int b1, enum dtype dt)
+/* Blocks [b0, b1), nb at a time. */
+VI void qk_blocks(const struct chunk *c, int row, const int *blk, int rows, int nb, enum dtype dt)
+{
+    int b = blk[0];
+    for (; b + nb <= blk[1]; b += nb)
+        qk(c, row, b, rows, nb, dt);
+    for (; b < blk[1]; b++)
+        qk(c, row, b, rows, 1, dt);
+}
+
+VI void qk_all(const struct chunk *c, const int *blk, enum dtype dt)
 {
     int row = 0;
     for (; row + QK_WIDE <= c->m; row += QK_WIDE)
-        for (int b = b0; b < b1; b++)
-            qk(c, row, b, QK_WIDE, 1, dt);
-    if (QK_WIDE > 4 && row + 4 <= c->m) {
-        int b = b0;
-        for (; b + 2 <= b1; b += 2)
-            qk(c, row, b, 4, 2, dt);
-        if (b < b1)
-            qk(c, row, b, 4, 1, dt);
+        qk_blocks(c, row, blk, QK_WIDE, 1, dt);
+    if (row + 4 <= c->m) {
+        qk_blocks(c, row, blk, 4, WITH_4, dt);
         row += 4;
     }
-    for (; row < c->m; row++) {
-        int b = b0;
-        for (; b + 4 <= b1; b += 4)
-            qk(c, row, b, 1, 4, dt);
-        for (; b < b1; b++)
-            qk(c, row, b, 1, 1, dt);
-    }
+    if (c->m - row == 3)
+        qk_blocks(c, row, blk, 3, WITH_3, dt);
+    else if (c->m - row == 2)
+        qk_blocks(c, row, blk, 2, 2, dt);
+    else if (c->m - row == 1)
+        qk_blocks(c, row, blk, 1, 4, dt);
 }
 
 /* o[row.., col..] += sum over tokens [lo, hi) of the chunk of s * V: one chain over tokens a lane. */
@@ -91,7 +99,7 @@ VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const in
     size_t v_at = (size_t)g->head_dim * BT + (size_t)col;
     float *o = c->o + (size_t)row * c->ldo + col;
     const float *s = c->s + row * CPU_ATTN_CHUNK;
-    struct vf acc[PV_WIDE * PV_COLS > 4 ? PV_WIDE * PV_COLS : 4];
+    struct vf acc[ACC_MAX];
     for (int i = 0; i < rows; i++)
         for (int j = 0; j < cols; j++)
             acc[i * cols + j] = vload(o + (size_t)i * c->ldo + j * VL);
@@ -108,24 +116,27 @@ VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const in
             vstore(o + (size_t)i * c->ldo + j * VL, acc[i * cols + j]);
 }
 
-/* All columns of rows [row, row + n), which see the same tokens of the chunk. */
+/* All columns, `cols` vectors at a time. */
+VI void pv_cols(const struct chunk *c, int row, int rows, int cols, const int *range, enum dtype dt)
+{
+    int col = 0, v_dim = c->t->geom.v_dim;
+    for (; col + cols * VL <= v_dim; col += cols * VL)
+        pv(c, row, col, rows, cols, range, dt);
+    for (; col < v_dim; col += VL)
+        pv(c, row, col, rows, 1, range, dt);
+}
+
+/* Rows [row, row + n), which see the same tokens of the chunk. */
 VI void pv_rows(const struct chunk *c, int row, int n, const int *range, enum dtype dt)
 {
-    int v_dim = c->t->geom.v_dim;
-    for (; n >= PV_WIDE; n -= PV_WIDE, row += PV_WIDE) {
-        int col = 0;
-        for (; col + PV_COLS * VL <= v_dim; col += PV_COLS * VL)
-            pv(c, row, col, PV_WIDE, PV_COLS, range, dt);
-        for (; col < v_dim; col += VL)
-            pv(c, row, col, PV_WIDE, 1, range, dt);
-    }
-    for (; n > 0; n--, row++) {
-        int col = 0;
-        for (; col + 4 * VL <= v_dim; col += 4 * VL)
-            pv(c, row, col, 1, 4, range, dt);
-        for (; col < v_dim; col += VL)
-            pv(c, row, col, 1, 1, range, dt);
-    }
+    for (; n >= 4; n -= 4, row += 4)
+        pv_cols(c, row, 4, PV_COLS, range, dt);
+    if (n == 3)
+        pv_cols(c, row, 3, PV_COLS, range, dt);
+    else if (n == 2)
+        pv_cols(c, row, 2, 2, range, dt);
+    else if (n == 1)
+        pv_cols(c, row, 1, 4, range, dt);
 }
 
 /* Tokens of the chunk that a row sees, [range[0], range[1]) from the chunk's first. */
@@ -175,9 +186,9 @@ static void softmax_row(const struct chunk *c, int m, const int *range)
         vstore(o + d, vmul(vload(o + d), vset1(alpha)));
 }
 
-VI void chunk_run(const struct chunk *c, int b0, int b1, enum dtype dt)
+VI void chunk_run(const struct chunk *c, const int *blk, enum dtype dt)
 {
-    qk_all(c, b0, b1, dt);
+    qk_all(c, blk, dt);
     int range[2], next[2];
     for (int m = 0; m < c->m;) {
         if (!row_range(c, m, range)) {
@@ -212,11 +223,11 @@ static void chunk_do(struct chunk *c, int base)
     if (b0 >= b1)
         return;
     if (t->geom.dtype == DT_F16)
-        chunk_run(c, b0, b1, DT_F16);
+        chunk_run(c, (int[]){b0, b1}, DT_F16);
     else if (t->geom.dtype == DT_BF16)
-        chunk_run(c, b0, b1, DT_BF16);
+        chunk_run(c, (int[]){b0, b1}, DT_BF16);
     else
-        chunk_run(c, b0, b1, DT_F32);
+        chunk_run(c, (int[]){b0, b1}, DT_F32);
 }
 
 /* Does row m see a token of this split? */

@@ -1,7 +1,6 @@
 /* The reference backend: device and buffers. Activations are f32 between ops. Engine thread. */
 #include "engine/ref/ref_impl.h"
 
-#include "engine/backend.h"
 #include "engine/base/mem.h"
 
 #include <stdio.h>

@@ -3,7 +3,7 @@
 #ifndef ENGINE_REF_REF_IMPL_H
 #define ENGINE_REF_REF_IMPL_H
 
-#include "engine/ops_check.h"
+#include "engine/backend.h"
 
 struct ref_buf {
     char *p; /* NULL: free slot */

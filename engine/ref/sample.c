@@ -3,7 +3,7 @@
 #include "engine/ref/ref_impl.h"
 
 #include "engine/base/mem.h"
-#include "engine/rng.h"
+#include "engine/base/rng.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -253,11 +253,63 @@ static void test_same_bits(void **st)
     }
 }
 
-int main(void)
+/* One layer of 9 heads over 3 KV heads of 64: a prefill of 512, then one row at position 4095. */
+static void bench(void)
+{
+    enum { LEN = 4096, ROWS = 512, REP = 5 };
+    const struct shape s = {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false};
+    const struct plan p = {1, {LEN}, LEN, false, false};
+    static struct step t;
+    float *data = new_data(&s, ROWS);
+    for (int b = 1; b < ot_n; b++) {
+        const struct ot_back *x = &ot_backs[b];
+        struct model m;
+        model_open(&m, x, &s, &p);
+        struct tensor qkv = ot_tensor(x, ROWS, 15 * 64, data),
+                      dst = ot_tensor(x, ROWS, 9 * 64, NULL);
+        memcpy(t.table, m.table, sizeof(int32_t) * (size_t)m.stride);
+        double us[2];
+        for (int one = 0; one < 2; one++) {
+            int n = one ? 1 : ROWS, from = one ? LEN - 1 : 0;
+            t.start[1] = n;
+            for (int i = 0; i < n; i++)
+                t.pos[i] = from + i;
+            struct step_meta meta = {.n_row = n,
+                                     .n_seq = 1,
+                                     .tok = t.tok,
+                                     .pos = t.pos,
+                                     .seq_start = t.start,
+                                     .block_table = t.table,
+                                     .block_stride = m.stride};
+            qkv.shape[0] = dst.shape[0] = n;
+            x->b->step_begin(x->d, &meta);
+            assert_int_equal(layer_ops(&m, qkv, dst), 0);
+            int64_t t0 = clock_us();
+            for (int i = 0; i < REP * (one ? 20 : 1); i++)
+                layer_ops(&m, qkv, dst);
+            us[one] = (double)(clock_us() - t0) / (REP * (one ? 20 : 1));
+        }
+        qkv.shape[0] = dst.shape[0] = ROWS;
+        printf("%-28s prefill 512: %8.1f us %6.1f GFLOP/s   decode at 4096: %7.1f us %6.2f GB/s\n",
+               x->name, us[0], 4e-3 * 9 * 64 * ROWS * ROWS / 2 / us[0], us[1],
+               2e-3 * 3 * 64 * 2 * LEN / us[1]);
+        ot_take(x, qkv, NULL);
+        ot_take(x, dst, NULL);
+        model_close(&m);
+    }
+    free(data);
+}
+
+int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_against_ref),
         cmocka_unit_test(test_same_bits),
     };
+    if (argc > 1 && strcmp(argv[1], "bench") == 0) {
+        ot_open(NULL);
+        bench();
+        return ot_close(NULL);
+    }
     return cmocka_run_group_tests(tests, ot_open, ot_close);
 }

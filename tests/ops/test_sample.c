@@ -1,7 +1,7 @@
 /* op_sample: the random generator against its published vectors; every table against ref over the filters;
  * distributions against exact probabilities (chi-square, fixed seeds); penalties against sums by hand; ties,
  * masks, bad logits; equal results in any company. */
-#include "engine/rng.h"
+#include "engine/base/rng.h"
 #include "tests/ops/ops_test.h"
 
 static const struct sample_row plain = {

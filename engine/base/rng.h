@@ -1,8 +1,8 @@
 /* Counter-based random numbers: Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy
  * as 1, 2, 3; SC 2011). A number is a function of (key, counter) alone, so a sampled token depends neither
  * on the batch nor on what was drawn before. All backends use this. No state; any thread. */
-#ifndef ENGINE_RNG_H
-#define ENGINE_RNG_H
+#ifndef ENGINE_BASE_RNG_H
+#define ENGINE_BASE_RNG_H
 
 #include <stdint.h>
 
