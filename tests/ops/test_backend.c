@@ -88,7 +88,7 @@ static void test_buffers(void **st)
         int rc = k->buf_alloc(d, 8, &again);
         mem_fail_after(0, false);
         assert_int_equal(rc, ERR_NOMEM);
-        assert_int_equal(k->buf_alloc(d, SIZE_MAX / 2, &again), ERR_NOMEM);
+        assert_int_equal(k->buf_alloc(d, SIZE_MAX - 64, &again), ERR_NOMEM);
         for (int i = 0; i < 40; i++)
             k->buf_free(d, buf[i]);
     }
