@@ -313,7 +313,7 @@ void srv_call_finish(struct xchg *x, bool ok)
         x->gone = true;
     if (x->stalled)
         m->stalled_readers++;
-    if (x->gone && x->prepared)
+    else if (x->gone && x->prepared)
         m->aborted++;
     m->open_requests--;
     cancel_live(x);

@@ -46,11 +46,22 @@ void srv_gone_before_answer(struct conn *k)
         mark_half_closed(k);
 }
 
+/* The kernel gave up on a reader that keeps its window shut. */
+static bool timed_out(const struct conn *k)
+{
+    int err = 0;
+    socklen_t n = sizeof(err);
+    return getsockopt(k->fd, SOL_SOCKET, SO_ERROR, &err, &n) == 0 && err == ETIMEDOUT;
+}
+
 static void on_leave(struct conn *k, unsigned events)
 {
     if (events & (EPOLLHUP | EPOLLERR)) {
-        if (k->x)
-            srv_call_gone(k->x);
+        if (!k->x)
+            return;
+        if (k->phase == CONN_SEND && events & EPOLLERR && timed_out(k))
+            k->x->stalled = true;
+        srv_call_gone(k->x);
     } else if (events & EPOLLRDHUP) {
         mark_half_closed(k);
         srv_gone_ask(k);

@@ -25,7 +25,7 @@ enum MHD_Result srv_http_accept(void *arg, const struct sockaddr *addr, socklen_
 static void set_socket(int fd, const struct conf *c)
 {
     int on = 1, idle = 30, interval = 10, count = 3;
-    unsigned user_ms = (unsigned)(c->stall_timeout * 1000);
+    unsigned user_ms = (unsigned)(c->stall_timeout * 1000) + 2000; /* after our own check */
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof(on));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &idle, sizeof(idle));
     setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &interval, sizeof(interval));
