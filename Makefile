@@ -92,6 +92,7 @@ check: tests
 
 MODEL   ?= smollm2-135m
 export STEPD_MODELS ?= $(CURDIR)/models
+export STEPD_TEST_MODEL ?= $(STEPD_MODELS)/smollm2-135m-instruct-q4_1.gguf
 pull: $(B)/stepd
 	@$(B)/stepd pull $(MODEL)
 

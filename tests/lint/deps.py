@@ -10,6 +10,8 @@ import sys
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BASE = "engine/base/"
+# What every backend must do the same way: shape checks of ops, the sampler's random numbers.
+SHARED = ["engine/ops_check.h", "engine/rng.h"]
 # folder -> prefixes of our own headers that it may include; itself is always allowed
 RULES = {
     "engine/base": [],
@@ -18,10 +20,10 @@ RULES = {
     "engine/quant": [BASE],
     "engine/text": [BASE, "engine/load/", "engine/quant/"],
     "engine/models": [BASE, "engine/"],
-    "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"],
-    "engine/cpu": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"],
+    "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
+    "engine/cpu": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine": [BASE, "engine/"],
-    "cuda": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"],
+    "cuda": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "sched": [BASE, "engine/engine.h"],
     "api": [BASE, "sched/request.h", "engine/text/"],
     "server": [BASE, "conf/", "api/route.h", "sched/worker.h", "sched/request.h"],
