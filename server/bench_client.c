@@ -14,6 +14,8 @@ struct client {
     uv_write_t write;
     struct buf req, in, body; /* request; raw bytes; decoded body not yet split into frames */
     bool open, head_done, chunked, finished;
+    bool last_here;    /* the server closes this connection after the answer */
+    bool used;         /* an answer has come over this connection */
     int64_t body_left; /* sized body: bytes to come; -1 = until close */
     int64_t last_text;
     int at; /* index of the request in flight, -1 = idle */
@@ -25,6 +27,7 @@ static int64_t now_us(void)
 }
 
 static void start_next(struct client *c);
+static void connect_client(struct client *c);
 
 static void note_error(struct bench *b, const char *what, const char *detail)
 {
@@ -132,6 +135,7 @@ static bool take_head(struct client *c)
     r->status = c->in.len > 12 ? (int)strtol(c->in.p + 9, NULL, 10) : 0;
     const char *len = strcasestr(c->in.p, "\r\ncontent-length:");
     c->chunked = strcasestr(c->in.p, "\r\ntransfer-encoding: chunked") != NULL;
+    c->last_here = strcasestr(c->in.p, "\r\nconnection: close") != NULL;
     c->body_left = len ? strtoll(len + 17, NULL, 10) : -1;
     c->head_done = true;
     buf_drop(&c->in, (size_t)(end - c->in.p) + 4);
@@ -145,15 +149,25 @@ static void finish(struct client *c)
     if (r->status != 200)
         note_error(c->b, "HTTP status", buf_cstr(&c->body));
     c->b->n_done++;
+    c->used = true;
     c->at = -1;
     start_next(c);
+}
+
+/* A server may close a kept connection while the next request is on its way: nothing was answered, so it is sent
+ * again over a new one. */
+static bool crossed(const struct client *c)
+{
+    return c->at >= 0 && c->used && !c->head_done && !c->in.len;
 }
 
 static void on_closed(uv_handle_t *h)
 {
     struct client *c = h->data;
     c->open = false;
-    if (c->at >= 0)
+    if (crossed(c))
+        connect_client(c);
+    else if (c->at >= 0)
         finish(c);
     else if (!c->finished)
         start_next(c);
@@ -166,8 +180,10 @@ static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *u)
         buf_add(&c->in, u->base, (size_t)n);
     free(u->base);
     if (n < 0) {
-        if (c->at >= 0 && !(c->head_done && c->body_left < 0 && !c->chunked))
+        if (c->at >= 0 && !crossed(c) && !(c->head_done && c->body_left < 0 && !c->chunked)) {
             note_error(c->b, "connection", uv_strerror((int)n));
+            c->b->result[c->at].status = 0; /* a part of an answer is none */
+        }
         if (!uv_is_closing((uv_handle_t *)&c->tcp))
             uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
@@ -190,7 +206,7 @@ static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *u)
 static void on_written(uv_write_t *w, int status)
 {
     struct client *c = w->data;
-    if (status < 0 && status != UV_ECANCELED)
+    if (status < 0 && status != UV_ECANCELED && !crossed(c))
         note_error(c->b, "write", uv_strerror(status));
 }
 
@@ -245,12 +261,23 @@ static void start_next(struct client *c)
             uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
     }
-    c->at = b->n_started++;
-    build_request(c);
-    if (c->open && !uv_is_closing((uv_handle_t *)&c->tcp)) {
-        send_request(c);
+    if (c->open && c->last_here) {
+        c->last_here = false;
+        uv_close((uv_handle_t *)&c->tcp, on_closed);
         return;
     }
+    c->at = b->n_started++;
+    build_request(c);
+    if (c->open && !uv_is_closing((uv_handle_t *)&c->tcp))
+        send_request(c);
+    else
+        connect_client(c);
+}
+
+static void connect_client(struct client *c)
+{
+    struct bench *b = c->b;
+    c->used = c->last_here = false;
     uv_tcp_init(&b->loop, &c->tcp);
     uv_tcp_nodelay(&c->tcp, 1);
     c->tcp.data = c->connect.data = c;
