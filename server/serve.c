@@ -8,6 +8,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "server/models.h"
+#include "server/plan.h"
 #include "server/serve.h"
 
 extern char **environ;
@@ -52,25 +53,10 @@ static void on_notify(void *arg)
     uv_async_send(arg);
 }
 
-static const char *given(const char *word, const char *none)
-{
-    return strcmp(word, none) == 0 ? NULL : word;
-}
-
 static void worker_options(const struct conf *c, struct srv_model *m, const char *path,
                            struct worker_opts *o)
 {
     *o = (struct worker_opts){
-        .eng = {.path = path,
-                .device = given(c->device, "auto"),
-                .isa = given(c->isa, "auto"),
-                .n_threads = (int)c->threads,
-                .no_pin = !c->pin,
-                .n_ctx = (int32_t)c->ctx_size,
-                .kv_bytes = (size_t)c->kv_bytes,
-                .kv_dtype = given(c->kv_dtype, "auto"),
-                .max_seqs = (int)c->max_sequences,
-                .max_rows = (int)c->step_tokens},
         .max_queue = (int)c->max_queue,
         .max_queue_tokens = (int32_t)c->max_queue_tokens,
         .step_us = (int64_t)(c->step_time * 1e6),
@@ -78,10 +64,7 @@ static void worker_options(const struct conf *c, struct srv_model *m, const char
         .notify = on_notify,
         .notify_arg = &m->async,
     };
-    if (strcmp(c->precision, "f32") == 0)
-        o->eng.precision = PRECISION_F32;
-    else if (strcmp(c->precision, "int8") == 0)
-        o->eng.precision = PRECISION_INT8;
+    srv_engine_options(c, path, &o->eng);
     if (strcmp(c->policy, "priority") == 0)
         o->policy = SCHED_PRIORITY;
     else if (strcmp(c->policy, "shortest") == 0)
