@@ -99,8 +99,7 @@ pull: $(B)/stepd
 # The two commands of the README.
 run:
 	@conf/setup.sh build
-	@$(MAKE) -s -j2 all
-	@$(MAKE) -s pull
+	@$(MAKE) -s -j2 pull
 	@exec $(B)/stepd serve $(MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.

@@ -5,17 +5,19 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-BUILD_DEBS="gcc libc6-dev make pkg-config python3 python3-pip ca-certificates libmicrohttpd-dev libuv1-dev
+BUILD_DEBS="gcc libc6-dev make pkg-config ca-certificates libmicrohttpd-dev libuv1-dev
   libjansson-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libinih-dev libgnutls28-dev"
-TEST_DEBS="libcmocka-dev python3-venv xz-utils curl procps openssl systemd"
+TEST_DEBS="libcmocka-dev python3 python3-venv xz-utils curl procps openssl systemd"
 BENCH_DEBS="python3-venv"
 DEPLOY_DEBS="buildah debootstrap git util-linux curl procps"
 
 say() { printf 'setup: %s\n' "$*" >&2; }
 
+# One question for all: this runs before every `make run`.
 missing_debs() {
+    have=" $(dpkg-query -W -f='${Package}:${db:Status-Status} ' "$@" 2>/dev/null || true)"
     for p in "$@"; do
-        [ "$(dpkg-query -W -f='${db:Status-Status}' "$p" 2>/dev/null)" = installed ] || printf '%s ' "$p"
+        case "$have" in *" $p:installed "*) ;; *) printf '%s ' "$p" ;; esac
     done
 }
 

@@ -179,6 +179,10 @@ def main():
     a = ap.parse_args()
     if max(a.streams) > SLOTS:
         ap.error(f"at most {SLOTS} streams: llama.cpp's server has that many slots here")
+    cores, before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
+    if before > 0.3 * cores:
+        print(f"warning: the load average is {before:.1f} on {cores} cores before the start; figures of a busy machine mean little: "
+              "llama.cpp's threads wait by spinning and suffer most", flush=True)
     kinds = [a.only] if a.only else ["stepd", "llama.cpp"]
     runs = {k: [] for k in kinds}
     for r in range(a.rounds):
@@ -190,7 +194,7 @@ def main():
     now = datetime.datetime.now(datetime.timezone.utc)
     each = runs[kinds[0]][0][str(a.streams[0])]["prompt_tokens_each"]
     where = {"date": now.strftime("%Y-%m-%dT%H:%MZ"), "commit": git.stdout.strip() or "unknown", "cpu": cpu_model(),
-             "cores": len(os.sched_getaffinity(0)), "load_average": os.getloadavg()[0], "model": os.path.basename(a.model),
+             "cores": cores, "load_average_before": before, "model": os.path.basename(a.model),
              "rounds": a.rounds, "prompt_tokens": each, "max_tokens": a.tokens}
     text = table(runs, a)
     print(f"\n{where['cpu']}, {where['cores']} cores; {where['model']}; prompts of {each:.0f} tokens, {a.tokens} new; medians "
