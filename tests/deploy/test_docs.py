@@ -3,6 +3,7 @@
 the hand-written ones exist, and those that exist are named; links lead somewhere."""
 import errno
 import glob
+import importlib.util
 import lzma
 import os
 import re
@@ -13,7 +14,7 @@ import unittest
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "tests"))
-from daemon import STEPD, Daemon  # noqa: E402
+from daemon import SLOW, STEPD, Daemon  # noqa: E402
 
 
 def read(name):
@@ -23,6 +24,65 @@ def read(name):
 
 def stepd(*args):
     return subprocess.run([STEPD, *args], check=True, stdout=subprocess.PIPE, text=True, timeout=60).stdout
+
+
+def tiny_model(folder):
+    model = os.path.join(folder, "tiny.gguf")
+    with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f, open(model, "wb") as out:
+        out.write(f.read())
+    return model
+
+
+def chat_template(folder):
+    path = os.path.join(folder, "chat.jinja")
+    with open(path, "w") as f:
+        f.write("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}")
+    return path
+
+
+class Examples(unittest.TestCase):
+    """The README's examples, as they stand, against a server without weights."""
+
+    def example(self, kind):
+        text = re.search("```" + kind + r"\n(.*?)```", read("README.md"), re.S).group(1)
+        return text.replace("127.0.0.1:8000", f"127.0.0.1:{self.d.port}")
+
+    def setUp(self):
+        self.dir = tempfile.TemporaryDirectory()
+        self.d = Daemon("--device", "null", "--chat-template", chat_template(self.dir.name), model=tiny_model(self.dir.name),
+                        name="smollm2-135m")
+
+    def tearDown(self):
+        self.d.__exit__(None)
+        self.dir.cleanup()
+
+    def run_example(self, *cmd, **kw):
+        r = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * SLOW, **kw)
+        self.assertEqual(r.returncode, 0, r.stdout)
+        return r.stdout
+
+    def answered(self):
+        self.assertEqual(self.d.metric("vllm:request_success_total"), 1)
+
+    def test_curl(self):
+        text = re.search(r"^(curl .*?\}'\n)", read("README.md"), re.S | re.M).group(1)
+        out = self.run_example("sh", "-c", text.replace("curl ", "curl -sSf ", 1).replace("127.0.0.1:8000", f"127.0.0.1:{self.d.port}"))
+        self.assertIn('"finish_reason"', out)
+        self.answered()
+
+    def test_python(self):
+        if not importlib.util.find_spec("openai"):
+            self.skipTest("the openai package is not there (conf/setup.sh test)")
+        self.run_example(sys.executable, "-c", self.example("python"))
+        self.answered()
+
+    def test_node(self):
+        folder = os.path.join(TOP, "tests", "api", "node")
+        node = os.path.join(TOP, ".venv", "bin", "node")
+        if not os.path.isdir(folder + "/node_modules/openai") or not os.path.exists(node):
+            self.skipTest("the Node SDK is not there (conf/setup.sh test)")
+        self.run_example(node, "--input-type=module", "-e", self.example("js"), cwd=folder)
+        self.answered()
 
 
 class Docs(unittest.TestCase):
@@ -40,10 +100,7 @@ class Docs(unittest.TestCase):
     def test_metrics(self):
         text = set(re.findall(r"`((?:(?:vllm|stepd):|process_)\w+)`", read("docs/operations.md")))
         with tempfile.TemporaryDirectory() as d:
-            model = os.path.join(d, "tiny.gguf")
-            with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f, open(model, "wb") as out:
-                out.write(f.read())
-            with Daemon("--device", "null", model=model) as d:
+            with Daemon("--device", "null", model=tiny_model(d)) as d:
                 out = d.request("GET", "/metrics")[2].decode()
         have = set(re.findall(r"^# TYPE (\S+)", out, re.M))
         self.assertEqual(sorted(text ^ have), [], "operations.md and /metrics differ")
