@@ -103,7 +103,7 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) asan=tests/api/test_http.py
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py)
 TSAN_SHORT = build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test:
 	@conf/setup.sh test

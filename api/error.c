@@ -129,6 +129,18 @@ int api__nomem(struct api_call *c)
     return api__refuse(c, 503, NULL, "out_of_memory", "Not enough memory for this request.");
 }
 
+struct view api_out_failed(struct api_call *c)
+{
+    static const char body[] =
+        "{\"error\":{\"message\":\"Not enough memory for this answer.\",\"type\":\"server_error\","
+        "\"param\":null,\"code\":\"out_of_memory\"}}\n";
+    c->status = api_status(ERR_NOMEM);
+    c->out_type = "application/json";
+    snprintf(c->error_code, sizeof c->error_code, "out_of_memory");
+    buf_free(&c->out);
+    return (struct view){body, sizeof body - 1};
+}
+
 void api_fail(struct api_call *c, int code, const char *param, const char *text, int retry_after_s)
 {
     size_t i = row_of(code);

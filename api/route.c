@@ -44,18 +44,15 @@ void api_prepare(struct api_call *c)
     CHECK(c->done || c->n_req > 0);
 }
 
-/* Allocation failures while an answer is written show up as a failed buffer. */
+/* Allocation failures while an answer is written show up as a failed buffer. A stream keeps it, with what was not
+ * sent yet: the server sends that and then cuts the connection, so that nobody takes it for the end. */
 static void check_out(struct api_call *c)
 {
     if (!c->out.failed)
         return;
-    bool streamed = c->streamed;
-    buf_free(&c->out);
-    c->done = false;
     c->close = true;
-    if (streamed)
-        c->done = true;
-    else
+    c->done = c->streamed;
+    if (!c->streamed)
         api__nomem(c);
 }
 

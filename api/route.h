@@ -116,6 +116,9 @@ void api_event(struct api_call *c, int req, const struct event *ev);
  * HTTP status and an OpenAI error body; after it: one SSE error frame. param may be NULL.
  * retry_after_s > 0 adds Retry-After. */
 void api_fail(struct api_call *c, int code, const char *param, const char *text, int retry_after_s);
+/* For a call whose out failed for want of memory before anything was sent: sets status, type and error code, and
+ * returns the body to send instead. Static storage. */
+struct view api_out_failed(struct api_call *c);
 /* Frees what api owns inside (out, req, cmd, priv), not the call. */
 void api_call_free(struct api_call *c);
 

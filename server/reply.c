@@ -94,6 +94,12 @@ static struct MHD_Response *make(struct xchg *x)
     if (!call->done)
         return MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, 16384, read_stream, x, NULL);
     size_t n = 0;
+    if (call->out.failed) { /* half an answer must not pass for one */
+        struct view v = api_out_failed(call);
+        x->refuse.status = 0;
+        return MHD_create_response_from_buffer(v.len, (void *)(uintptr_t)v.p,
+                                               MHD_RESPMEM_PERSISTENT);
+    }
     char *body = buf_take(&call->out, &n);
     if (!body)
         return MHD_create_response_from_buffer(0, (void *)(uintptr_t) "", MHD_RESPMEM_PERSISTENT);

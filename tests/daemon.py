@@ -30,15 +30,15 @@ def free_port():
 
 
 class Daemon:
-    def __init__(self, *args, model=None, env=None, ready=True, name="m"):
-        self.port = free_port()
+    def __init__(self, *args, model=None, env=None, ready=True, name="m", port=None, preexec=None):
+        self.port = port or free_port()
         self.model = name
         self.log = tempfile.TemporaryFile()
         cmd = [STEPD, "serve", "--port", str(self.port), *args]
         if model:
             cmd.append(f"{name}={model}")
         self.p = subprocess.Popen(cmd, cwd=TOP, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-                                  env=dict(os.environ, **(env or {})))
+                                  env=dict(os.environ, **(env or {})), preexec_fn=preexec)
         self.url = f"http://127.0.0.1:{self.port}"
         if ready:
             try:
@@ -124,6 +124,7 @@ class Daemon:
     def __exit__(self, kind, *_):
         rc = self.stop()
         text = self.output()
+        self.log.close()
         bad = re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer|LeakSanitizer|stepd: bug", text)
         if bad or (kind is None and rc != 0):
             raise AssertionError(f"exit {rc}:\n{text[-8000:]}")

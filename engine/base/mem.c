@@ -2,9 +2,11 @@
 #include "engine/base/mem.h"
 #include "engine/base/err.h"
 
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static atomic_long fail_at; /* 0 = off; counts down */
 static atomic_bool fail_sticky;
@@ -21,6 +23,41 @@ uint64_t mem_count(void)
     return atomic_load_explicit(&n_alloc, memory_order_relaxed);
 }
 
+#ifdef NDEBUG
+static void fault_tell(void)
+{
+}
+#else
+/* Failing allocations of a running program: with FAULT_ALLOC=k in the environment the k-th call fails
+ * (0: none yet), and a queued signal SIGRTMIN + 1 with value k arms the next one. Each failure is told
+ * on stderr, so that a test knows whether its k was reached. */
+static atomic_bool fault_on;
+
+static void fault_tell(void)
+{
+    static const char text[] = "fault: an allocation failed on request\n";
+    if (atomic_load(&fault_on) && write(STDERR_FILENO, text, sizeof text - 1) < 0)
+        return; /* nobody listens */
+}
+
+static void on_fault_signal(int sig, siginfo_t *info, void *ctx)
+{
+    (void)sig;
+    (void)ctx;
+    mem_fail_after(info->si_value.sival_int, false);
+}
+
+static void __attribute__((constructor)) fault_open(void)
+{
+    const char *k = getenv("FAULT_ALLOC");
+    struct sigaction sa = {.sa_sigaction = on_fault_signal, .sa_flags = SA_SIGINFO | SA_RESTART};
+    if (!k || sigaction(SIGRTMIN + 1, &sa, NULL))
+        return;
+    atomic_store(&fault_on, true);
+    mem_fail_after(strtol(k, NULL, 10), false);
+}
+#endif
+
 static bool must_fail(void)
 {
     atomic_fetch_add_explicit(&n_alloc, 1, memory_order_relaxed);
@@ -29,6 +66,7 @@ static bool must_fail(void)
     long left = atomic_fetch_sub(&fail_at, 1);
     if (left != 1)
         return false;
+    fault_tell();
     /* The counter has just become 0 (off); put it back to 1 when every later call must fail too. */
     if (atomic_load(&fail_sticky))
         atomic_store(&fail_at, 1);
