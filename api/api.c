@@ -14,6 +14,7 @@ static void set_default(int *v, int d)
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e)
 {
+    api__json_init();
     struct api *a = mem_calloc(1, sizeof *a);
     if (!a)
         return err_set(e, ERR_NOMEM, "no memory");

@@ -61,6 +61,10 @@ void api__header(struct api_call *c, const char *name, const char *fmt, ...)
 
 /* The body as a JSON object (caller decrefs), or NULL after ending the call. */
 json_t *api__body(struct api_call *c);
+/* Let JSON values take their memory through mem.h. Process-wide, before the first value is made. */
+void api__json_init(void);
+/* Parse a text with jansson's flags: 0, ERR_PARSE (*je says why) or ERR_NOMEM. Any thread. */
+int api__json_load(json_t **out, struct view text, size_t flags, json_error_t *je);
 int api__get_int(struct api_call *c, json_t *o, const char *key, int64_t range[2], int64_t *out);
 int api__get_num(struct api_call *c, json_t *o, const char *key, double range[2], double *out);
 int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out);

@@ -169,6 +169,8 @@ static int put_tool_calls(struct chat_ctx *x, json_t *msg, json_t *m)
     if (!json_is_array(calls))
         return bad_at(x, "tool_calls", "invalid_type", "expected an array.");
     json_t *copy = json_deep_copy(calls);
+    if (!copy)
+        return api__nomem(x->c);
     json_array_foreach(copy, i, tc)
     {
         json_t *fn = json_object_get(tc, "function"), *args = json_object_get(fn, "arguments");
@@ -177,9 +179,13 @@ static int put_tool_calls(struct chat_ctx *x, json_t *msg, json_t *m)
             return bad_at(x, "tool_calls", "invalid_value",
                           "each call needs a function with a name.");
         }
-        json_t *parsed = json_is_string(args) ? json_loads(json_string_value(args), 0, NULL) : NULL;
-        if (parsed)
-            json_object_set_new(fn, "arguments", parsed);
+        json_t *parsed = NULL;
+        struct view text = {json_string_value(args), json_string_length(args)};
+        if ((text.p && api__json_load(&parsed, text, 0, NULL) == ERR_NOMEM) ||
+            (parsed && json_object_set_new(fn, "arguments", parsed))) {
+            json_decref(copy);
+            return api__nomem(x->c);
+        }
     }
     return json_object_set_new(m, "tool_calls", copy) ? api__nomem(x->c) : 0;
 }
@@ -202,10 +208,9 @@ static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
     }
     /* Templates know the same text under either name. */
     json_t *rc = json_object_get(m, "reasoning_content"), *th = json_object_get(m, "thinking");
-    if (rc && !th)
-        json_object_set(m, "thinking", rc);
-    else if (th && !rc)
-        json_object_set(m, "reasoning_content", th);
+    if ((rc && !th && json_object_set(m, "thinking", rc)) ||
+        (th && !rc && json_object_set(m, "reasoning_content", th)))
+        return api__nomem(x->c);
     return 0;
 }
 
@@ -266,31 +271,38 @@ static int messages(struct chat_ctx *x, json_t *o)
 
 /* ---- template ---- */
 
+/* A vocabulary may hold entries that are no UTF-8; JSON has no text for them. */
+static json_t *token_text(const char *s)
+{
+    return json_string(utf8_valid(s, strlen(s)) ? s : "");
+}
+
 static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
 {
     const struct text_model *t = x->g->m->text;
+    int rc = 0; /* -1 when any of them could not be set */
     json_t *kw = json_object_get(o, "chat_template_kwargs");
     if (kw && !json_is_null(kw)) {
         if (!json_is_object(kw))
             return api__bad(x->c, "chat_template_kwargs", "invalid_type",
                             "Invalid type for 'chat_template_kwargs': expected an object.");
-        json_object_update(vars, kw);
+        rc |= json_object_update(vars, kw);
     }
     /* After the client's: its arguments cannot replace these. */
-    json_object_set(vars, "messages", x->out);
-    json_object_set_new(vars, "tools", json_null());
-    json_object_set_new(vars, "documents", json_null());
-    json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
-    json_object_set_new(vars, "bos_token", json_string(t->bos_token));
-    json_object_set_new(vars, "eos_token", json_string(t->eos_token));
+    rc |= json_object_set(vars, "messages", x->out);
+    rc |= json_object_set_new(vars, "tools", json_null());
+    rc |= json_object_set_new(vars, "documents", json_null());
+    rc |= json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
+    rc |= json_object_set_new(vars, "bos_token", token_text(t->bos_token));
+    rc |= json_object_set_new(vars, "eos_token", token_text(t->eos_token));
     if (t->unk_token && *t->unk_token)
-        json_object_set_new(vars, "unk_token", json_string(t->unk_token));
+        rc |= json_object_set_new(vars, "unk_token", token_text(t->unk_token));
     if (t->pad_token && *t->pad_token)
-        json_object_set_new(vars, "pad_token", json_string(t->pad_token));
+        rc |= json_object_set_new(vars, "pad_token", token_text(t->pad_token));
     json_t *re = json_object_get(o, "reasoning_effort");
     if (json_is_string(re))
-        json_object_set(vars, "reasoning_effort", re);
-    return 0;
+        rc |= json_object_set(vars, "reasoning_effort", re);
+    return rc ? api__nomem(x->c) : 0;
 }
 
 /* Cut after the last message's own text, so that the model goes on with it. */

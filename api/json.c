@@ -77,8 +77,11 @@ json_t *api__body(struct api_call *c)
         return NULL;
     }
     json_error_t je;
-    json_t *o = json_loadb(c->body, c->body_len, JSON_REJECT_DUPLICATES, &je);
-    if (!o) {
+    json_t *o;
+    int rc = api__json_load(&o, (struct view){c->body, c->body_len}, JSON_REJECT_DUPLICATES, &je);
+    if (rc == ERR_NOMEM) {
+        api__nomem(c);
+    } else if (rc) {
         bad_json(c, &je);
     } else if (!json_is_object(o)) {
         api__bad(c, NULL, "invalid_type", "The request body must be a JSON object, not %s.",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The n-th allocation fails: at start, and at every sampled place of a script of 12 requests. Each answer must be right or
+"""The n-th allocation fails: at start, and at every sampled place of a script of 14 requests. Each answer must be right or
 the right error, nothing may crash or leak (the sanitizer variant tells), and the same request must work afterwards.
 The hook is in debug and sanitizer builds only; a release build has none, which is said."""
 import ctypes
@@ -20,6 +20,10 @@ BUDGET = float(os.environ.get("FAULT_SECONDS", "40"))  # of the sweep; the sampl
 
 C = {"model": "m", "max_tokens": 4, "ignore_eos": True, "seed": 1}
 CHAT = [{"role": "system", "content": "You are terse."}, {"role": "user", "content": "Say hello."}]
+CALLS = [{"role": "user", "content": "Weather?"},
+         {"role": "assistant", "content": None, "tool_calls": [
+             {"id": "call_1", "type": "function", "function": {"name": "get", "arguments": '{"city": "Bern"}'}}]},
+         {"role": "tool", "tool_call_id": "call_1", "content": "Sunny."}]
 SCRIPT = [
     ("GET", "/v1/models", None),
     ("GET", "/metrics", None),
@@ -32,6 +36,8 @@ SCRIPT = [
     ("POST", "/v1/chat/completions", {**C, "messages": CHAT}),
     ("POST", "/v1/chat/completions", {**C, "messages": CHAT, "stream": True, "stream_options": {"include_usage": True}}),
     ("POST", "/v1/chat/completions", {**C, "messages": []}),
+    ("POST", "/v1/chat/completions", {**C, "messages": CALLS}),
+    ("POST", "/detokenize", {"model": "m", "tokens": list(range(40))}),
     ("POST", "/tokenize", {"model": "m", "prompt": "hello world"}),
 ]
 
@@ -75,7 +81,7 @@ class Alloc(unittest.TestCase):
         tried, last = 0, {}
         with start(env={"FAULT_ALLOC": "0"}) as d:
             want = [essence(s[1], *ask(d, s)) for s in SCRIPT]
-            self.assertEqual([w[0] for w in want], [200] * 10 + [400, 200])
+            self.assertEqual([w[0] for w in want], [200] * 10 + [400, 200, 200, 200])
             for k in sample(end):
                 for i, step in enumerate(SCRIPT):
                     if i in last:
