@@ -25,6 +25,8 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
     set_default(&a->o.max_json_depth, 64);
     set_default(&a->o.max_logit_bias, 1024);
     set_default(&a->o.max_stop, 4);
+    if (a->o.max_n > REQ_N_MAX)
+        a->o.max_n = REQ_N_MAX;
     if (a->o.queue_timeout_s == 0)
         a->o.queue_timeout_s = 60;
     *out = a;
@@ -72,20 +74,30 @@ static int open_template(struct api_model *m, const char *file, struct err *e)
 {
     struct buf b = {0};
     int rc = 0;
+    const char *source = m->text->chat_template;
     if (file) {
         rc = read_file(file, &b, e);
         if (!rc)
             rc = api_template_compile(&m->tmpl, buf_cstr(&b), b.len, e);
         if (rc)
             err_prefix(e, "%s", file);
+        source = buf_cstr(&b);
     } else if (m->text->chat_template) {
         struct err why;
         if (api_template_compile(&m->tmpl, m->text->chat_template, strlen(m->text->chat_template),
                                  &why))
             m->tmpl_error = xstrdup(why.text);
     }
+    m->developer = source && strstr(source, "developer");
     buf_free(&b);
     return rc;
+}
+
+static int control_order(const void *pa, const void *pb)
+{
+    const struct view *a = pa, *b = pb;
+    int d = memcmp(a->p, b->p, a->len < b->len ? a->len : b->len);
+    return d ? d : (a->len > b->len) - (a->len < b->len);
 }
 
 /* Texts of control tokens, so that a client's text can be told from them. */
@@ -109,17 +121,46 @@ static int collect_control(struct api_model *m, struct err *e)
         }
     }
     m->n_control = n;
+    qsort(m->control, (size_t)n, sizeof *m->control, control_order);
     return 0;
+}
+
+static bool in_list(const char *list, const char *name, size_t n)
+{
+    for (const char *p = list; p && *p;) {
+        size_t k = strcspn(p, ",");
+        if (k && k == n && memcmp(p, name, n) == 0)
+            return true;
+        p += k + (p[k] == ',');
+    }
+    return false;
+}
+
+/* A name that some model has already, of this one's own and its aliases; NULL if none. The text lies in the
+ * arguments, *n bytes long. */
+static const char *taken(struct api *a, const char *name, const char *aliases, size_t *n)
+{
+    int at;
+    *n = strlen(name);
+    if (api__model_find(a, name, *n, &at))
+        return name;
+    for (const char *p = aliases; p && *p; p += *n + (p[*n] == ',')) {
+        *n = strcspn(p, ",");
+        if (*n && api__model_find(a, p, *n, &at))
+            return p;
+    }
+    return NULL;
 }
 
 int api_model_add(struct api *a, const char *name, const char *aliases, const char *path,
                   const char *chat_template, struct err *e)
 {
-    int at;
+    size_t n;
     if (a->n_model == API_MODELS_MAX)
         return err_set(e, ERR_LIMIT, "more than %d models", API_MODELS_MAX);
-    if (api__model_find(a, name, strlen(name), &at))
-        return err_set(e, ERR_INVAL, "two models are named %s", name);
+    const char *twice = taken(a, name, aliases, &n);
+    if (twice)
+        return err_set(e, ERR_INVAL, "two models are named %.*s", (int)n, twice);
     struct api_model m = {.created = clock_unix()};
     int rc = text_model_open(&m.text, path, e);
     if (!rc)
@@ -142,17 +183,6 @@ void api_model_ready(struct api *a, int model, const struct eng_info *info)
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
     m->ready = true;
-}
-
-static bool in_list(const char *list, const char *name, size_t n)
-{
-    for (const char *p = list; p && *p;) {
-        size_t k = strcspn(p, ",");
-        if (k == n && memcmp(p, name, n) == 0)
-            return true;
-        p += k + (p[k] == ',');
-    }
-    return false;
 }
 
 struct api_model *api__model_find(struct api *a, const char *name, size_t n, int *index)

@@ -19,7 +19,9 @@ struct api_model {
     int64_t created;           /* seconds since 1970, when it was added */
     bool ready;
     int32_t n_ctx, n_vocab; /* in force; from the engine */
-    struct view *control;   /* [n_control] texts of control tokens, owned by the tokenizer */
+    bool developer;         /* the template knows the role of that name */
+    struct view
+        *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
     bool control_first[256]; /* first bytes of those texts */
 };
@@ -65,13 +67,18 @@ json_t *api__body(struct api_call *c);
 void api__json_init(void);
 /* Parse a text with jansson's flags: 0, ERR_PARSE (*je says why) or ERR_NOMEM. Any thread. */
 int api__json_load(json_t **out, struct view text, size_t flags, json_error_t *je);
+/* Deepest nesting of a text, strings skipped. jansson recurses: look before parsing. */
+int api__json_depth(const char *s, size_t n);
 int api__get_int(struct api_call *c, json_t *o, const char *key, int64_t range[2], int64_t *out);
 int api__get_num(struct api_call *c, json_t *o, const char *key, double range[2], double *out);
 int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out);
 int api__get_str(struct api_call *c, json_t *o, const char *key, struct view *out);
+/* The same of a value found already, under its full path. */
+int api__bool_at(struct api_call *c, const json_t *v, const char *param, bool *out);
 const char *api__json_type(const json_t *v); /* "an integer", "a string", ... */
-/* Top-level fields outside the NULL-terminated lists: 400 in strict mode, else a warning header. */
-int api__check_fields(struct api_call *c, json_t *o, const char *const *known);
+/* Top-level fields outside both NULL-terminated lists: 400 in strict mode, else a warning header. */
+int api__check_fields(struct api_call *c, json_t *o, const char *const *known,
+                      const char *const *own);
 /* "model" of a request -> model; ends the call when missing, unknown or still loading. */
 struct api_model *api__get_model(struct api_call *c, json_t *o);
 

@@ -1,76 +1,58 @@
 /* POST /v1/chat/completions. */
 #include "api/gen.h"
 
-static const char *const known[] = {"model",
-                                    "messages",
-                                    "stream",
-                                    "stream_options",
-                                    "n",
-                                    "seed",
-                                    "temperature",
-                                    "top_p",
-                                    "top_k",
-                                    "min_p",
-                                    "presence_penalty",
-                                    "frequency_penalty",
-                                    "repetition_penalty",
-                                    "repeat_penalty",
-                                    "stop",
-                                    "stop_token_ids",
-                                    "logit_bias",
-                                    "logprobs",
+static const char *const known[] = {"messages",
                                     "top_logprobs",
-                                    "max_tokens",
                                     "max_completion_tokens",
-                                    "min_tokens",
-                                    "ignore_eos",
-                                    "allowed_token_ids",
-                                    "include_stop_str_in_output",
-                                    "skip_special_tokens",
                                     "continue_final_message",
+                                    "tools",
                                     "add_generation_prompt",
                                     "chat_template_kwargs",
-                                    "cache_salt",
-                                    "priority",
-                                    "response_format",
-                                    "tools",
                                     "tool_choice",
+                                    "functions",
+                                    "function_call",
                                     "parallel_tool_calls",
                                     "reasoning_effort",
-                                    "user",
                                     "metadata",
                                     "store",
                                     "service_tier",
                                     "safety_identifier",
+                                    "modalities",
                                     "prompt_cache_key",
                                     "prompt_cache_retention",
-                                    "modalities",
+                                    "prompt_cache_options",
                                     "verbosity",
+                                    "moderation",
+                                    "web_search_options",
+                                    "audio",
+                                    "prediction",
+                                    "documents",
+                                    "chat_template",
                                     NULL};
 
 static void chat_open(struct api_call *c, struct gen *g, int i)
 {
     gen_frame_begin(c, g);
     buf_fmt(&c->out,
-            ",\"choices\":[{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
-            "\"logprobs\":null,"
-            "\"finish_reason\":null}]",
+            "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},"
+            "\"logprobs\":null,\"finish_reason\":null}",
             i);
     gen_frame_end(c, g);
 }
 
-static void one_logprob(struct buf *b, const struct gen *g, int32_t id, float lp, struct view text)
+static void one_logprob(struct buf *b, const struct gen *g, int32_t id, float lp)
 {
     struct view raw = tok_bytes(g->m->text->tok, id, true);
-    if (!text.p)
-        text = raw;
     buf_str(b, "{\"token\":");
-    buf_json(b, text.p, text.len);
+    buf_json(b, raw.p, raw.len);
     buf_str(b, ",\"logprob\":");
     gen_logprob(b, lp);
     buf_str(b, ",\"bytes\":[");
-    for (size_t i = 0; i < raw.len; i++)
-        buf_fmt(b, "%s%u", i ? "," : "", (unsigned char)raw.p[i]);
+    for (size_t i = 0; i < raw.len; i++) {
+        if (i)
+            buf_char(b, ',');
+        gen_int(b, (unsigned char)raw.p[i]);
+    }
     buf_char(b, ']');
 }
 
@@ -87,12 +69,12 @@ static void chat_logprobs(struct buf *b, const struct gen *g, const struct gen_c
         const struct sample_out *t = &ch->mark[k].tok;
         if (k > from)
             buf_char(b, ',');
-        one_logprob(b, g, t->token, t->logprob, (struct view){0});
+        one_logprob(b, g, t->token, t->logprob);
         buf_str(b, ",\"top_logprobs\":[");
         for (int j = 0; j < t->n_top && j < g->n_top; j++) {
             if (j)
                 buf_char(b, ',');
-            one_logprob(b, g, t->top_id[j], t->top_logprob[j], (struct view){0});
+            one_logprob(b, g, t->top_id[j], t->top_logprob[j]);
             buf_char(b, '}');
         }
         buf_str(b, "]}");
@@ -105,20 +87,18 @@ static void chat_delta(struct api_call *c, struct gen *g, int i, struct view tex
     struct gen_choice *ch = &g->choice[i];
     struct buf *b = &c->out;
     gen_frame_begin(c, g);
-    buf_fmt(b, ",\"choices\":[{\"index\":%d,\"delta\":{", i);
+    GEN_PUT(b, "{\"index\":");
+    gen_int(b, i);
     if (text.p) {
-        buf_str(b, "\"content\":");
+        GEN_PUT(b, ",\"delta\":{\"content\":");
         buf_json(b, text.p, text.len);
-    }
-    buf_str(b, "},\"logprobs\":");
-    if (text.p)
+        GEN_PUT(b, "},\"logprobs\":");
         chat_logprobs(b, g, ch, ch->mark_sent, mark_to);
-    else
-        buf_str(b, "null");
-    if (text.p)
-        buf_str(b, ",\"finish_reason\":null}]");
-    else
-        buf_fmt(b, ",\"finish_reason\":\"%s\"}]", gen_finish_name(ch->finish));
+        GEN_PUT(b, ",\"finish_reason\":null}");
+    } else {
+        buf_fmt(b, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}",
+                gen_finish_name(ch->finish));
+    }
     gen_frame_end(c, g);
 }
 
@@ -126,14 +106,10 @@ static void chat_choice(struct api_call *c, struct gen *g, int i)
 {
     struct gen_choice *ch = &g->choice[i];
     struct buf *b = &c->out;
-    size_t end = ch->end < ch->text.len ? ch->end : ch->text.len, marks = 0;
-    while (marks < ch->n_mark &&
-           ch->mark[marks].start < end + (ch->mark[marks].start == ch->mark[marks].end))
-        marks++;
     buf_fmt(b, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i);
-    buf_json(b, buf_cstr(&ch->text), end);
+    buf_json(b, buf_cstr(&ch->text), gen_text_end(ch));
     buf_str(b, ",\"refusal\":null},\"logprobs\":");
-    chat_logprobs(b, g, ch, 0, marks);
+    chat_logprobs(b, g, ch, 0, gen_marks_end(ch));
     buf_fmt(b, ",\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
 }
 
@@ -174,6 +150,11 @@ static int chat_limits(struct api_call *c, struct gen *g, json_t *o)
 static int chat_tools(struct api_call *c, json_t *o)
 {
     json_t *tools = json_object_get(o, "tools"), *choice = json_object_get(o, "tool_choice");
+    const char *old = json_string_value(json_object_get(o, "function_call"));
+    if (json_is_object(json_object_get(o, "function_call")) ||
+        (old && strcmp(old, "none") != 0 && strcmp(old, "auto") != 0))
+        return api__bad(c, "function_call", "invalid_value",
+                        "Invalid 'function_call': there are no functions to choose from.");
     if (tools && !json_is_null(tools) && !json_is_array(tools))
         return api__bad(c, "tools", "invalid_type",
                         "Invalid type for 'tools': expected an array, but got %s.",
@@ -189,6 +170,25 @@ static int chat_tools(struct api_call *c, json_t *o)
     return 0;
 }
 
+/* Only text comes out of this server. */
+static int chat_modalities(struct api_call *c, json_t *o)
+{
+    json_t *v = json_object_get(o, "modalities");
+    if (!v || json_is_null(v))
+        return 0;
+    if (!json_is_array(v))
+        return api__bad(c, "modalities", "invalid_type",
+                        "Invalid type for 'modalities': expected an array, but got %s.",
+                        api__json_type(v));
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        if (!s || strcmp(s, "text") != 0)
+            return api__bad(c, "modalities", "unsupported_value",
+                            "'modalities' other than [\"text\"] are not supported by this server.");
+    }
+    return 0;
+}
+
 int api_chat(struct api_call *c)
 {
     json_t *o = api__body(c);
@@ -199,13 +199,15 @@ int api_chat(struct api_call *c)
     struct gen *g = m ? gen_new(c, m, &writer) : NULL;
     if (g) {
         g->prompt_param = "messages";
-        rc = api__check_fields(c, o, known);
+        rc = api__check_fields(c, o, gen_fields, known);
         if (!rc)
             rc = gen_params(c, g, o);
         if (!rc)
             rc = chat_limits(c, g, o);
         if (!rc)
             rc = chat_tools(c, o);
+        if (!rc)
+            rc = chat_modalities(c, o);
         if (!rc && gen_prompts_alloc(g, 1))
             rc = api__nomem(c);
         if (!rc)

@@ -53,14 +53,35 @@ static int pick_separator(struct chat_ctx *x)
                     "The messages hold too many noncharacters (U+FDD0 to U+FDEF).");
 }
 
-/* Length of the control token that s spells at its start, or 0. */
+/* In m->control[lo, hi), whose texts agree before byte k: the first that is not below c there (above c with
+ * `past`). Texts that end before it are below any c. */
+static int control_bound(const struct api_model *m, int lo, int hi, size_t k, int c, bool past)
+{
+    while (lo < hi) {
+        int mid = lo + (hi - lo) / 2;
+        const struct view *v = &m->control[mid];
+        int at = k < v->len ? (unsigned char)v->p[k] : -1;
+        if (at < c || (past && at == c))
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+/* Length of the longest control token that s spells at its start, or 0. */
 static size_t control_at(const struct api_model *m, const char *s, size_t n)
 {
     size_t best = 0;
-    for (int i = 0; i < m->n_control; i++) {
-        size_t k = m->control[i].len;
-        if (k <= n && k > best && memcmp(s, m->control[i].p, k) == 0)
-            best = k;
+    int lo = 0, hi = m->n_control;
+    for (size_t k = 0; k < n; k++) {
+        int c = (unsigned char)s[k];
+        lo = control_bound(m, lo, hi, k, c, false);
+        hi = control_bound(m, lo, hi, k, c, true);
+        if (lo == hi)
+            break;
+        if (m->control[lo].len == k + 1) /* the shortest of a range sorts first */
+            best = k + 1;
     }
     return best;
 }
@@ -77,7 +98,7 @@ static json_t *guard(struct chat_ctx *x, const char *s, size_t n)
         size_t k = control_at(m, s + i, n - i);
         if (k < 2)
             continue;
-        int head = utf8_len(s + i, n - i);
+        int head = utf8_len(s + i, n - i); /* JSON strings are UTF-8: > 0 */
         buf_add(&b, s + from, i + (size_t)head - from);
         buf_add(&b, x->sent, 3);
         from = i + (size_t)head;
@@ -90,6 +111,34 @@ static json_t *guard(struct chat_ctx *x, const char *s, size_t n)
     json_t *v = b.failed ? NULL : json_stringn(b.p, b.len);
     buf_free(&b);
     return v;
+}
+
+/* The same for every string of a value, keys too; a new value, NULL without memory. Depth: the body's limit. */
+static json_t *guard_all(struct chat_ctx *x, json_t *v)
+{
+    json_t *out, *e;
+    const char *key;
+    size_t i;
+    bool bad = false;
+    if (json_is_string(v))
+        return guard(x, json_string_value(v), json_string_length(v));
+    if (json_is_array(v)) {
+        out = json_array();
+        json_array_foreach(v, i, e) bad |= json_array_append_new(out, guard_all(x, e)) != 0;
+    } else if (json_is_object(v)) {
+        out = json_object();
+        json_object_foreach(v, key, e)
+        {
+            json_t *k = guard(x, key, strlen(key));
+            bad |= !k || json_object_set_new(out, json_string_value(k), guard_all(x, e));
+            json_decref(k);
+        }
+    } else {
+        return json_incref(v);
+    }
+    if (bad)
+        json_decref(out);
+    return bad ? NULL : out;
 }
 
 /* ---- messages ---- */
@@ -151,43 +200,69 @@ static int put_content(struct chat_ctx *x, json_t *msg, json_t *m, bool may_lack
 
 static bool name_ok(const char *s, size_t n)
 {
-    if (n == 0 || n > 64)
-        return false;
-    for (size_t i = 0; i < n; i++)
-        if (strchr(" \t\r\n<|\\/>", s[i]))
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) {
+        if (strchr(" \t\r\n\v\f<|\\/>", s[i]))
             return false;
-    return true;
+        chars += ((unsigned char)s[i] & 0xC0) != 0x80;
+    }
+    return chars >= 1 && chars <= 64;
 }
 
-/* Tool calls of an earlier turn, as templates want them: arguments parsed into an object where they are one. */
+/* The arguments of an earlier call: an object where their text is one. Its own depth counts, for it comes from
+ * inside a string that the body's check has skipped. */
+static int parse_arguments(struct chat_ctx *x, json_t *fn)
+{
+    json_t *args = json_object_get(fn, "arguments");
+    if (!json_is_string(args))
+        return 0;
+    const char *s = json_string_value(args);
+    size_t n = json_string_length(args);
+    if (api__json_depth(s, n) > x->c->api->o.max_json_depth)
+        return bad_at(x, "tool_calls", "invalid_value", "arguments are nested too deep.");
+    json_t *v = NULL;
+    if (api__json_load(&v, (struct view){s, n}, 0, NULL) == ERR_NOMEM)
+        return api__nomem(x->c);
+    if (json_is_object(v))
+        return json_object_set_new(fn, "arguments", v) ? api__nomem(x->c) : 0;
+    json_decref(v);
+    return 0;
+}
+
+/* Tool calls of an earlier turn (or the one function_call of old), as templates want them. */
 static int put_tool_calls(struct chat_ctx *x, json_t *msg, json_t *m)
 {
-    json_t *calls = json_object_get(msg, "tool_calls"), *tc;
+    json_t *calls = json_object_get(msg, "tool_calls"),
+           *old = json_object_get(msg, "function_call");
+    json_t *copy, *tc, *all;
     size_t i;
-    if (!calls || json_is_null(calls))
-        return 0;
-    if (!json_is_array(calls))
+    int rc = 0;
+    if (calls && !json_is_null(calls) && !json_is_array(calls))
         return bad_at(x, "tool_calls", "invalid_type", "expected an array.");
-    json_t *copy = json_deep_copy(calls);
+    if (json_array_size(calls) > 0)
+        copy = json_deep_copy(calls);
+    else if (json_is_object(old))
+        copy = json_pack("[{s:s, s:o}]", "type", "function", "function", json_deep_copy(old));
+    else
+        return 0;
     if (!copy)
         return api__nomem(x->c);
     json_array_foreach(copy, i, tc)
     {
-        json_t *fn = json_object_get(tc, "function"), *args = json_object_get(fn, "arguments");
-        if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name"))) {
-            json_decref(copy);
-            return bad_at(x, "tool_calls", "invalid_value",
-                          "each call needs a function with a name.");
-        }
-        json_t *parsed = NULL;
-        struct view text = {json_string_value(args), json_string_length(args)};
-        if ((text.p && api__json_load(&parsed, text, 0, NULL) == ERR_NOMEM) ||
-            (parsed && json_object_set_new(fn, "arguments", parsed))) {
-            json_decref(copy);
-            return api__nomem(x->c);
-        }
+        json_t *fn = json_object_get(tc, "function");
+        if (rc)
+            break;
+        if (!json_is_object(fn) || !json_is_string(json_object_get(fn, "name")))
+            rc =
+                bad_at(x, "tool_calls", "invalid_value", "each call needs a function with a name.");
+        else
+            rc = parse_arguments(x, fn);
     }
-    return json_object_set_new(m, "tool_calls", copy) ? api__nomem(x->c) : 0;
+    all = rc ? NULL : guard_all(x, copy);
+    json_decref(copy);
+    if (rc)
+        return rc;
+    return json_object_set_new(m, "tool_calls", all) ? api__nomem(x->c) : 0;
 }
 
 static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
@@ -208,10 +283,12 @@ static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
     }
     /* Templates know the same text under either name. */
     json_t *rc = json_object_get(m, "reasoning_content"), *th = json_object_get(m, "thinking");
-    if ((rc && !th && json_object_set(m, "thinking", rc)) ||
-        (th && !rc && json_object_set(m, "reasoning_content", th)))
-        return api__nomem(x->c);
-    return 0;
+    int bad = 0;
+    if (rc && !th)
+        bad = json_object_set(m, "thinking", rc);
+    else if (th && !rc)
+        bad = json_object_set(m, "reasoning_content", th);
+    return bad ? api__nomem(x->c) : 0;
 }
 
 static int one_message(struct chat_ctx *x, json_t *msg)
@@ -227,7 +304,9 @@ static int one_message(struct chat_ctx *x, json_t *msg)
     size_t k = 0, n_roles = sizeof roles / sizeof *roles;
     while (role && k < n_roles && strcmp(roles[k], role) != 0)
         k++;
-    if (!role || k == n_roles)
+    if (!role)
+        return bad_at(x, "role", "invalid_type", "expected a string.");
+    if (k == n_roles)
         return bad_at(x, "role", "invalid_value",
                       "expected 'system', 'developer', 'user', 'assistant' or 'tool'.");
     if (strcmp(role, "developer") == 0 && !x->developer)
@@ -236,9 +315,10 @@ static int one_message(struct chat_ctx *x, json_t *msg)
     if (!m || json_array_append_new(x->out, m) || json_object_set_new(m, "role", json_string(role)))
         return api__nomem(x->c);
     json_t *calls = json_object_get(msg, "tool_calls");
-    bool has_calls =
-        json_array_size(calls) > 0 || json_is_object(json_object_get(msg, "function_call"));
-    if (put_content(x, msg, m, has_calls && strcmp(role, "assistant") == 0) ||
+    bool may_lack = json_array_size(calls) > 0 ||
+                    json_is_object(json_object_get(msg, "function_call")) ||
+                    json_is_string(json_object_get(msg, "refusal"));
+    if (put_content(x, msg, m, may_lack && strcmp(role, "assistant") == 0) ||
         put_strings(x, msg, m) || put_tool_calls(x, msg, m))
         return ERR_INVAL;
     return 0;
@@ -277,32 +357,40 @@ static json_t *token_text(const char *s)
     return json_string(utf8_valid(s, strlen(s)) ? s : "");
 }
 
+static int add_kwargs(struct chat_ctx *x, json_t *o, json_t *vars)
+{
+    json_t *kw = json_object_get(o, "chat_template_kwargs"), *copy;
+    if (!kw || json_is_null(kw))
+        return 0;
+    if (!json_is_object(kw))
+        return api__bad(x->c, "chat_template_kwargs", "invalid_type",
+                        "Invalid type for 'chat_template_kwargs': expected an object.");
+    copy = guard_all(x, kw);
+    int bad = !copy || json_object_update(vars, copy);
+    json_decref(copy);
+    return bad ? api__nomem(x->c) : 0;
+}
+
 static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
 {
     const struct text_model *t = x->g->m->text;
-    int rc = 0; /* -1 when any of them could not be set */
-    json_t *kw = json_object_get(o, "chat_template_kwargs");
-    if (kw && !json_is_null(kw)) {
-        if (!json_is_object(kw))
-            return api__bad(x->c, "chat_template_kwargs", "invalid_type",
-                            "Invalid type for 'chat_template_kwargs': expected an object.");
-        rc |= json_object_update(vars, kw);
-    }
+    struct view effort = {0};
+    if (add_kwargs(x, o, vars) || api__get_str(x->c, o, "reasoning_effort", &effort))
+        return ERR_INVAL;
     /* After the client's: its arguments cannot replace these. */
-    rc |= json_object_set(vars, "messages", x->out);
-    rc |= json_object_set_new(vars, "tools", json_null());
-    rc |= json_object_set_new(vars, "documents", json_null());
-    rc |= json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
-    rc |= json_object_set_new(vars, "bos_token", token_text(t->bos_token));
-    rc |= json_object_set_new(vars, "eos_token", token_text(t->eos_token));
+    int bad = json_object_set(vars, "messages", x->out);
+    bad |= json_object_set_new(vars, "tools", json_null());
+    bad |= json_object_set_new(vars, "documents", json_null());
+    bad |= json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
+    bad |= json_object_set_new(vars, "bos_token", token_text(t->bos_token));
+    bad |= json_object_set_new(vars, "eos_token", token_text(t->eos_token));
     if (t->unk_token && *t->unk_token)
-        rc |= json_object_set_new(vars, "unk_token", token_text(t->unk_token));
+        bad |= json_object_set_new(vars, "unk_token", token_text(t->unk_token));
     if (t->pad_token && *t->pad_token)
-        rc |= json_object_set_new(vars, "pad_token", token_text(t->pad_token));
-    json_t *re = json_object_get(o, "reasoning_effort");
-    if (json_is_string(re))
-        rc |= json_object_set(vars, "reasoning_effort", re);
-    return rc ? api__nomem(x->c) : 0;
+        bad |= json_object_set_new(vars, "pad_token", token_text(t->pad_token));
+    if (effort.p)
+        bad |= json_object_set_new(vars, "reasoning_effort", guard(x, effort.p, effort.len));
+    return bad ? api__nomem(x->c) : 0;
 }
 
 /* Cut after the last message's own text, so that the model goes on with it. */
@@ -397,7 +485,8 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
         return api__bad(
             c, "continue_final_message", "invalid_value",
             "'continue_final_message' and 'add_generation_prompt' cannot both be true.");
-    x.developer = g->m->text->chat_template && strstr(g->m->text->chat_template, "developer");
+    x.developer = g->m->developer;
+    g->continues = go_on;
     json_t *vars = json_object();
     x.out = json_array();
     int rc = vars && x.out ? 0 : api__nomem(c);

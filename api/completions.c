@@ -4,38 +4,7 @@
 #include "api/gen.h"
 #include "engine/base/mem.h"
 
-static const char *const known[] = {"model",
-                                    "prompt",
-                                    "stream",
-                                    "stream_options",
-                                    "n",
-                                    "best_of",
-                                    "seed",
-                                    "temperature",
-                                    "top_p",
-                                    "top_k",
-                                    "min_p",
-                                    "presence_penalty",
-                                    "frequency_penalty",
-                                    "repetition_penalty",
-                                    "repeat_penalty",
-                                    "stop",
-                                    "stop_token_ids",
-                                    "logit_bias",
-                                    "logprobs",
-                                    "max_tokens",
-                                    "min_tokens",
-                                    "ignore_eos",
-                                    "echo",
-                                    "suffix",
-                                    "allowed_token_ids",
-                                    "include_stop_str_in_output",
-                                    "skip_special_tokens",
-                                    "add_special_tokens",
-                                    "cache_salt",
-                                    "priority",
-                                    "response_format",
-                                    "user",
+static const char *const known[] = {"prompt", "best_of", "echo", "suffix", "add_special_tokens",
                                     NULL};
 
 static size_t n_chars(struct view v)
@@ -44,6 +13,19 @@ static size_t n_chars(struct view v)
     for (size_t i = 0; i < v.len; i++)
         n += ((unsigned char)v.p[i] & 0xC0) != 0x80;
     return n;
+}
+
+/* A token's text as a key: bytes that are no UTF-8 are spelled out, so that no two such tokens share one. */
+static void put_token_key(struct buf *b, struct view v)
+{
+    if (utf8_valid(v.p, v.len)) {
+        buf_json(b, v.p, v.len);
+        return;
+    }
+    GEN_PUT(b, "\"bytes:");
+    for (size_t i = 0; i < v.len; i++)
+        buf_fmt(b, "\\\\x%02x", (unsigned char)v.p[i]);
+    buf_char(b, '"');
 }
 
 /* OpenAI's completion log-probabilities of marks [from, to): parallel lists. */
@@ -82,7 +64,7 @@ static void put_logprobs(struct buf *b, const struct gen *g, struct gen_choice *
         for (int j = 0; j < t->n_top && j < g->n_top; j++) {
             struct view v = tok_bytes(g->m->text->tok, t->top_id[j], true);
             buf_str(b, j ? "," : "");
-            buf_json(b, v.p, v.len);
+            put_token_key(b, v);
             buf_char(b, ':');
             gen_logprob(b, t->top_logprob[j]);
         }
@@ -102,17 +84,17 @@ static void completion_delta(struct api_call *c, struct gen *g, int i, struct vi
     struct gen_choice *ch = &g->choice[i];
     struct buf *b = &c->out;
     gen_frame_begin(c, g);
-    buf_fmt(b, ",\"choices\":[{\"index\":%d,\"text\":", i);
+    GEN_PUT(b, "{\"index\":");
+    gen_int(b, i);
+    GEN_PUT(b, ",\"text\":");
     buf_json(b, text.p ? text.p : "", text.len);
-    buf_str(b, ",\"logprobs\":");
-    if (text.p)
+    GEN_PUT(b, ",\"logprobs\":");
+    if (text.p) {
         put_logprobs(b, g, ch, ch->mark_sent, mark_to);
-    else
-        buf_str(b, "null");
-    if (text.p)
-        buf_str(b, ",\"finish_reason\":null}]");
-    else
-        buf_fmt(b, ",\"finish_reason\":\"%s\"}]", gen_finish_name(ch->finish));
+        GEN_PUT(b, ",\"finish_reason\":null}");
+    } else {
+        buf_fmt(b, "null,\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
+    }
     gen_frame_end(c, g);
 }
 
@@ -120,14 +102,10 @@ static void completion_choice(struct api_call *c, struct gen *g, int i)
 {
     struct gen_choice *ch = &g->choice[i];
     struct buf *b = &c->out;
-    size_t end = ch->end < ch->text.len ? ch->end : ch->text.len, marks = 0;
-    while (marks < ch->n_mark &&
-           ch->mark[marks].start < end + (ch->mark[marks].start == ch->mark[marks].end))
-        marks++;
     buf_fmt(b, "{\"index\":%d,\"text\":", i);
-    buf_json(b, buf_cstr(&ch->text), end);
+    buf_json(b, buf_cstr(&ch->text), gen_text_end(ch));
     buf_str(b, ",\"logprobs\":");
-    put_logprobs(b, g, ch, 0, marks);
+    put_logprobs(b, g, ch, 0, gen_marks_end(ch));
     buf_fmt(b, ",\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
 }
 
@@ -157,8 +135,12 @@ static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, bool
         return api__nomem(c);
     if (rc)
         return bad_prompt(c, "it could not be tokenised.");
-    if (g->echo && !(p->echo = strdup(s)))
-        return api__nomem(c);
+    if (g->echo) {
+        p->echo = mem_alloc(n + 1);
+        if (!p->echo)
+            return api__nomem(c);
+        memcpy(p->echo, s, n + 1);
+    }
     return 0;
 }
 
@@ -183,13 +165,12 @@ static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v)
         return bad_prompt(c, "an array of token ids is empty.");
     if (g->echo) {
         struct buf b = {0};
-        if (tok_decode(g->m->text->tok, p->ids.id, p->ids.n, !g->skip_special, &b)) {
+        if (tok_decode(g->m->text->tok, p->ids.id, p->ids.n, true, &b) || buf_reserve(&b, 1)) {
             buf_free(&b);
             return api__nomem(c);
         }
-        p->echo = b.p ? buf_take(&b, NULL) : strdup("");
-        if (!p->echo)
-            return api__nomem(c);
+        b.p[b.len] = 0;
+        p->echo = buf_take(&b, NULL);
     }
     return 0;
 }
@@ -239,9 +220,12 @@ static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
     int64_t max = 16, lp = -1, best = -1;
     if (api__get_bool(c, o, "echo", &g->echo) ||
         api__get_int(c, o, "max_tokens", (int64_t[2]){0, INT32_MAX}, &max) ||
-        api__get_int(c, o, "logprobs", (int64_t[2]){0, 5}, &lp) ||
+        api__get_int(c, o, "logprobs", (int64_t[2]){0, INT32_MAX}, &lp) ||
         api__get_int(c, o, "best_of", (int64_t[2]){1, 20}, &best))
         return ERR_INVAL;
+    if (lp > 5)
+        return api__bad(c, "logprobs", NULL, "Invalid 'logprobs': 5 at most, but got %lld.",
+                        (long long)lp);
     g->max_tokens = max;
     g->max_param = "max_tokens";
     if (max == 0 && !g->echo)
@@ -249,6 +233,8 @@ static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
                         "Invalid 'max_tokens': 0 makes sense only with 'echo'.");
     if (best >= 0 && best < g->n)
         return api__bad(c, "best_of", NULL, "Invalid 'best_of': it must be at least 'n'.");
+    if (best > 1 && g->stream)
+        return api__bad(c, "best_of", NULL, "'best_of' is not allowed with 'stream'.");
     if (best > g->n)
         return api__bad(c, "best_of", "unsupported_value",
                         "'best_of' above 'n' is not supported by this server.");
@@ -273,7 +259,8 @@ int api_completions(struct api_call *c)
     struct gen *g = m ? gen_new(c, m, &writer) : NULL;
     if (g) {
         g->prompt_param = "prompt";
-        rc = api__check_fields(c, o, known);
+        g->continues = true;
+        rc = api__check_fields(c, o, gen_fields, known);
         if (!rc)
             rc = gen_params(c, g, o);
         if (!rc)

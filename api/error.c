@@ -89,12 +89,22 @@ static void end_stream(struct api_call *c, const char *type, const char *param, 
     c->done = true;
 }
 
+/* No memory even for the error: the status alone has to say it. */
+static void drop_failed(struct api_call *c)
+{
+    if (!c->out.failed)
+        return;
+    buf_free(&c->out);
+    c->close = true;
+}
+
 static void end_call(struct api_call *c, int status, const char *type, const char *param,
                      const char *code, const char *text)
 {
     snprintf(c->error_code, sizeof c->error_code, "%s", code ? code : type);
     if (c->stream && c->streamed) {
         end_stream(c, type, param, code, text);
+        c->close |= c->out.failed;
         return;
     }
     buf_clear(&c->out);
@@ -104,6 +114,7 @@ static void end_call(struct api_call *c, int status, const char *type, const cha
     api__error_body(&c->out, type, param, code, text);
     buf_char(&c->out, '\n');
     c->done = true;
+    drop_failed(c);
 }
 
 int api__refuse(struct api_call *c, int status, const char *param, const char *code,
@@ -146,6 +157,8 @@ void api_fail(struct api_call *c, int code, const char *param, const char *text,
     size_t i = row_of(code);
     if (c->done)
         return;
+    if (retry_after_s <= 0 && (table[i].status == 429 || table[i].status == 503))
+        retry_after_s = 1;
     if (retry_after_s > 0)
         api__header(c, "Retry-After", "%d", retry_after_s);
     if (code == ERR_AUTH)

@@ -136,19 +136,25 @@ static int64_t room_for(struct api_call *c, struct gen *g, int i)
     return g->max_tokens >= 0 ? g->max_tokens : ctx - n;
 }
 
+#define DATA "data: "
+
 static void write_head(struct api_call *c, struct gen *g)
 {
     struct buf *b = &g->head;
-    buf_str(b, "\"id\":");
+    GEN_PUT(b, DATA "{\"id\":");
     buf_json(b, g->id, strlen(g->id));
     buf_fmt(b, ",\"object\":\"%s\",\"created\":%lld,\"model\":",
             g->stream ? g->w->chunk_object : g->w->object, (long long)c->created);
     buf_json(b, g->m->name, strlen(g->m->name));
-    buf_str(b, ",\"system_fingerprint\":\"stepd-" STEPD_VERSION "\"");
+    GEN_PUT(b, ",\"system_fingerprint\":\"stepd-" STEPD_VERSION "\",\"choices\":[");
 }
 
 int gen_submit(struct api_call *c, struct gen *g)
 {
+    if (g->max_tokens >= 0 && g->min_tokens > g->max_tokens)
+        return api__bad(c, "min_tokens", "invalid_value",
+                        "Invalid 'min_tokens': it is more than '%s' (%lld).", g->max_param,
+                        (long long)g->max_tokens);
     c->req = mem_calloc((size_t)g->n_prompt, sizeof *c->req);
     c->req_id = mem_calloc((size_t)g->n_prompt, sizeof *c->req_id);
     if (!c->req || !c->req_id)
@@ -165,6 +171,7 @@ int gen_submit(struct api_call *c, struct gen *g)
         for (int k = 0; k < g->n; k++) {
             struct gen_choice *ch = &g->choice[i * g->n + k];
             detok_init(&ch->detok, g->m->text->tok, !g->skip_special);
+            ch->detok.started = g->continues && g->prompt_logprobs < 0;
             ch->end = SIZE_MAX;
         }
     }
@@ -177,20 +184,23 @@ int gen_submit(struct api_call *c, struct gen *g)
 
 /* ---- text ---- */
 
-/* Earliest stop string at or after `from`; its length in *len. SIZE_MAX if none. */
+/* The stop string that is complete first at or after `from` (so that the cut does not depend on where tokens
+ * end), the longest of several; its length in *len. SIZE_MAX if none. */
 static size_t find_stop(const struct gen *g, const struct buf *t, size_t from, size_t *len)
 {
-    size_t best = SIZE_MAX;
+    size_t end = SIZE_MAX;
+    *len = 0;
     for (int i = 0; i < g->n_stop; i++) {
-        if (t->len < from + g->stop_len[i])
-            continue;
-        const char *at = memmem(t->p + from, t->len - from, g->stop[i], g->stop_len[i]);
-        if (at && (size_t)(at - t->p) < best) {
-            best = (size_t)(at - t->p);
-            *len = g->stop_len[i];
+        size_t n = g->stop_len[i];
+        const char *at =
+            t->len < from + n ? NULL : memmem(t->p + from, t->len - from, g->stop[i], n);
+        size_t e = at ? (size_t)(at - t->p) + n : SIZE_MAX;
+        if (e < end || (at && e == end && n > *len)) {
+            end = e;
+            *len = n;
         }
     }
-    return best;
+    return end == SIZE_MAX ? end : end - *len;
 }
 
 /* Bytes at the end of the text that may be the head of a stop string. */
@@ -218,6 +228,15 @@ static void add_cmd(struct api_call *c, struct api_cmd cmd)
     c->cmd[c->n_cmd++] = cmd;
 }
 
+/* No memory for the answer: end the call and all of its work. Always ERR_NOMEM. */
+static int give_up(struct api_call *c, const struct gen *g)
+{
+    for (int i = 0; i < g->n_prompt; i++)
+        add_cmd(c, (struct api_cmd){.kind = API_CANCEL, .req = i});
+    api_fail(c, ERR_NOMEM, NULL, "Not enough memory for this answer.", 0);
+    return ERR_NOMEM;
+}
+
 static int add_mark(struct gen_choice *ch, struct gen_mark m)
 {
     if (ch->n_mark == ch->cap_mark) {
@@ -232,15 +251,16 @@ static int add_mark(struct gen_choice *ch, struct gen_mark m)
     return 0;
 }
 
-/* Hand out text up to `to` (streaming), with the marks that lie wholly inside. */
+/* Hand out text up to `to` (streaming), with the marks that lie wholly inside. The last mark waits while bytes of
+ * its token do: they may still become text of its own. */
 static void emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
 {
     struct gen_choice *ch = &g->choice[i];
     size_t marks = ch->mark_sent;
     if (!g->stream)
         return;
-    while (marks < ch->n_mark &&
-           (ch->mark[marks].end <= to || (last && ch->mark[marks].start < to)))
+    size_t n_mark = ch->n_mark - (!last && ch->n_mark && ch->detok.n_hold);
+    while (marks < n_mark && (ch->mark[marks].end <= to || (last && ch->mark[marks].start < to)))
         marks++;
     if (to <= ch->sent && !(last && marks > ch->mark_sent))
         return;
@@ -251,48 +271,52 @@ static void emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
 }
 
 /* Lay down one prompt token: its mark comes before the output's, its text (with echo) too. */
-static int prompt_mark(struct gen *g, struct gen_choice *ch, const struct sample_out *tok,
-                       bool first)
+static int prompt_mark(struct gen *g, int i, const struct sample_out *tok, bool first)
 {
+    struct gen_choice *ch = &g->choice[i];
+    const struct tokenizer *t = g->m->text->tok;
     size_t before = ch->text.len;
     if (g->echo) { /* markers that the client wrote are repeated; a bos that we added is not */
+        const char *echo = g->prompt[i / g->n].echo;
+        struct view bos = tok_bytes(t, tok_bos(t), true);
+        bool ours = first && tok->token == tok_bos(t) &&
+                    !(echo && bos.len && strncmp(echo, bos.p, bos.len) == 0);
         bool shown = ch->detok.special;
-        ch->detok.special = !(first && tok->token == tok_bos(g->m->text->tok));
+        ch->detok.special = !ours;
         detok_push(&ch->detok, tok->token, &ch->text);
         ch->detok.special = shown;
     }
     ch->stop_from = ch->text.len;
-    return add_mark(
-        ch,
-        (struct gen_mark){.start = before, .end = ch->text.len, .tok = *tok, .no_logprob = first});
+    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = *tok, .no_logprob = first};
+    return ch->text.failed ? ERR_NOMEM : add_mark(ch, m);
 }
 
-static void open_choice(struct api_call *c, struct gen *g, int i)
+/* Before the first of anything of choice i. 0, or ERR_NOMEM with the call ended. */
+static int open_choice(struct api_call *c, struct gen *g, int i)
 {
     struct gen_choice *ch = &g->choice[i];
     if (ch->opened)
-        return;
+        return 0;
     ch->opened = true;
     if (g->stream && g->w->open)
         g->w->open(c, g, i);
     const struct gen_prompt *p = &g->prompt[i / g->n];
     if (g->prompt_logprobs >= 0) { /* the first token has no log-probability, hence no event */
         struct sample_out first = {.token = p->ids.id[0]};
-        if (prompt_mark(g, ch, &first, true))
-            api__nomem(c);
+        if (prompt_mark(g, i, &first, true))
+            return give_up(c, g);
     } else if (g->echo) {
         buf_str(&ch->text, p->echo);
         ch->stop_from = ch->text.len;
     }
+    return ch->text.failed ? give_up(c, g) : 0;
 }
 
 static void finish_choice(struct api_call *c, struct gen *g, int i, enum finish_reason why)
 {
     struct gen_choice *ch = &g->choice[i];
-    open_choice(c, g, i);
     ch->finish = why;
-    size_t to = ch->end < ch->text.len ? ch->end : ch->text.len;
-    emit(c, g, i, to, true);
+    emit(c, g, i, gen_text_end(ch), true);
     if (g->stream)
         g->w->delta(c, g, i, (struct view){NULL, 0}, ch->mark_sent);
 }
@@ -317,17 +341,16 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
     struct gen_choice *ch = &g->choice[i];
     if (ch->finish != FINISH_NONE) /* tokens in flight when a stop string matched */
         return;
-    open_choice(c, g, i);
+    if (open_choice(c, g, i))
+        return;
     size_t before = ch->text.len;
     detok_push(&ch->detok, ev->tok.token, &ch->text);
     ch->n_out++;
     if (ch->n_out <= g->min_tokens)
         ch->stop_from = ch->text.len;
-    if (ch->text.failed ||
-        (g->n_top >= 0 &&
-         add_mark(ch, (struct gen_mark){.start = before, .end = ch->text.len, .tok = ev->tok}))) {
-        add_cmd(c, (struct api_cmd){.kind = API_CANCEL, .req = req});
-        api_fail(c, ERR_NOMEM, NULL, "Not enough memory for this answer.", 0);
+    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = ev->tok};
+    if (ch->text.failed || (g->n_top >= 0 && add_mark(ch, m))) {
+        give_up(c, g);
         return;
     }
     if (stopped(g, ch, before)) {
@@ -343,9 +366,13 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
 static void on_prompt(struct api_call *c, struct gen *g, int req, const struct event *ev)
 {
     for (int k = 0; k < g->n; k++) {
-        open_choice(c, g, req * g->n + k);
-        if (prompt_mark(g, &g->choice[req * g->n + k], &ev->tok, false))
-            api__nomem(c);
+        int i = req * g->n + k;
+        if (open_choice(c, g, i))
+            return;
+        if (prompt_mark(g, i, &ev->tok, false)) {
+            give_up(c, g);
+            return;
+        }
     }
 }
 
@@ -362,15 +389,13 @@ static void end_all(struct api_call *c, struct gen *g)
     if (g->stream) {
         if (g->include_usage) {
             gen_frame_begin(c, g);
-            buf_str(b, ",\"choices\":[],\"usage\":");
+            GEN_PUT(b, "],\"usage\":");
             gen_usage(b, g);
-            buf_str(b, "}\n\n");
+            GEN_PUT(b, "}\n\n");
         }
         buf_str(b, "data: [DONE]\n\n");
     } else {
-        buf_char(b, '{');
-        buf_add(b, g->head.p, g->head.len);
-        buf_str(b, ",\"choices\":[");
+        buf_add(b, g->head.p + strlen(DATA), g->head.len - strlen(DATA));
         for (int i = 0; i < g->n_prompt * g->n; i++) {
             if (i)
                 buf_char(b, ',');
@@ -386,10 +411,14 @@ static void end_all(struct api_call *c, struct gen *g)
 static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reason why)
 {
     struct gen_choice *ch = &g->choice[i];
-    if (ch->finish != FINISH_NONE)
+    if (ch->finish != FINISH_NONE || open_choice(c, g, i))
         return;
     size_t before = ch->text.len;
     detok_flush(&ch->detok, &ch->text);
+    if (ch->text.failed) {
+        give_up(c, g);
+        return;
+    }
     if (ch->n_mark)
         ch->mark[ch->n_mark - 1].end = ch->text.len;
     if (stopped(g, ch, before))
@@ -412,10 +441,10 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
         break;
     case EV_DONE:
         g->prompt[req].n_cached = ev->n_cached;
-        for (int k = 0; k < g->n;
-             k++) /* every choice has said why it ended; a cancelled one has not */
+        /* Every choice has said why it ended; a cancelled one has not. */
+        for (int k = 0; k < g->n && !c->done; k++)
             on_finish(c, g, req * g->n + k, FINISH_LENGTH);
-        if (--g->left == 0)
+        if (--g->left == 0 && !c->done)
             end_all(c, g);
         break;
     case EV_ERROR:
@@ -450,22 +479,48 @@ const char *gen_finish_name(enum finish_reason f)
     return f == FINISH_LENGTH ? "length" : "stop";
 }
 
+size_t gen_text_end(const struct gen_choice *ch)
+{
+    return ch->end < ch->text.len ? ch->end : ch->text.len;
+}
+
+size_t gen_marks_end(const struct gen_choice *ch)
+{
+    size_t end = gen_text_end(ch), k = 0;
+    while (k < ch->n_mark && (ch->mark[k].end <= end || ch->mark[k].start < end))
+        k++;
+    return k;
+}
+
+void gen_int(struct buf *b, long v)
+{
+    char text[24], *p = text + sizeof text;
+    unsigned long u = v < 0 ? 0 - (unsigned long)v : (unsigned long)v;
+    do
+        *--p = (char)('0' + u % 10);
+    while (u /= 10);
+    if (v < 0)
+        *--p = '-';
+    buf_add(b, p, (size_t)(text + sizeof text - p));
+}
+
 void gen_frame_begin(struct api_call *c, struct gen *g)
 {
     c->streamed = true;
-    buf_str(&c->out, "data: {");
     buf_add(&c->out, g->head.p, g->head.len);
 }
 
 void gen_frame_end(struct api_call *c, struct gen *g)
 {
     if (g->continuous_usage) {
-        buf_str(&c->out, ",\"usage\":");
+        GEN_PUT(&c->out, "],\"usage\":");
         gen_usage(&c->out, g);
+        GEN_PUT(&c->out, "}\n\n");
     } else if (g->include_usage) {
-        buf_str(&c->out, ",\"usage\":null");
+        GEN_PUT(&c->out, "],\"usage\":null}\n\n");
+    } else {
+        GEN_PUT(&c->out, "]}\n\n");
     }
-    buf_str(&c->out, "}\n\n");
 }
 
 void gen_logprob(struct buf *b, float v)

@@ -7,7 +7,8 @@
 #include "api/api_impl.h"
 #include "engine/text/detok.h"
 
-#define GEN_STOP_MAX 16
+#define GEN_STOP_MAX     16
+#define GEN_STOP_LONGEST 1024 /* bytes of one stop string */
 
 /* A token with log-probabilities: its text is text[start, end) of the choice. */
 struct gen_mark {
@@ -51,6 +52,7 @@ struct gen {
     const struct gen_writer *w;
     bool stream, include_usage, continuous_usage;
     bool ignore_eos, include_stop, skip_special, echo;
+    bool continues;     /* the answer goes on from the prompt's text: its first space counts */
     int n;              /* choices a prompt */
     int n_prompt;       /* prompts */
     int64_t max_tokens; /* -1 = what the context leaves */
@@ -67,7 +69,7 @@ struct gen {
     struct gen_prompt *prompt; /* [n_prompt] */
     struct gen_choice *choice; /* [n_prompt * n] */
     char id[96];
-    struct buf head;          /* {"id":...,"object":...,"created":...,"model":..., for frames */
+    struct buf head;          /* data: {"id":..., up to "choices":[ : the same for every frame */
     const char *prompt_param; /* "messages" or "prompt" */
     const char *max_param;
     int left; /* requests still running */
@@ -85,13 +87,21 @@ void gen_free(struct api_call *c);
 /* ---- pieces for writers ---- */
 void gen_usage(struct buf *b, const struct gen *g);
 const char *gen_finish_name(enum finish_reason f); /* "stop", "length" */
-/* Start and end one SSE frame; between them the writer adds the members after "model". */
+#define GEN_PUT(b, literal) buf_add(b, literal, sizeof(literal) - 1)
+void gen_int(struct buf *b, long v); /* no printf: once a token */
+/* Start and end one SSE frame; between them the writer adds the elements of "choices". */
 void gen_frame_begin(struct api_call *c, struct gen *g);
 void gen_frame_end(struct api_call *c, struct gen *g);
 /* A float as JSON: never NaN or infinity (log-probabilities: -9999.0 stands for -inf). */
 void gen_logprob(struct buf *b, float v);
 /* Token text of a mark as the answer shows it (its own bytes; broken UTF-8 becomes U+FFFD in buf_json). */
 struct view gen_mark_text(const struct gen_choice *ch, const struct gen_mark *m);
+/* What a whole answer shows of a choice: bytes of its text, and marks. */
+size_t gen_text_end(const struct gen_choice *ch);
+size_t gen_marks_end(const struct gen_choice *ch);
+
+/* Fields that both endpoints know. */
+extern const char *const gen_fields[];
 
 /* chat_prompt.c: messages -> prompt tokens. Ends the call on error. */
 int chat_prompt(struct api_call *c, struct gen *g, json_t *o);

@@ -1,12 +1,55 @@
 /* Request parameters that chat and completions share: OpenAI's, and the extras under the names that users of
  * vLLM and llama-server already send. */
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 
 #include "api/gen.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+
+const char *const gen_fields[] = {"model",
+                                  "stream",
+                                  "stream_options",
+                                  "n",
+                                  "seed",
+                                  "temperature",
+                                  "top_p",
+                                  "top_k",
+                                  "min_p",
+                                  "presence_penalty",
+                                  "frequency_penalty",
+                                  "repetition_penalty",
+                                  "repeat_penalty",
+                                  "stop",
+                                  "stop_token_ids",
+                                  "logit_bias",
+                                  "logprobs",
+                                  "max_tokens",
+                                  "min_tokens",
+                                  "ignore_eos",
+                                  "priority",
+                                  "allowed_token_ids",
+                                  "cache_salt",
+                                  "include_stop_str_in_output",
+                                  "response_format",
+                                  "skip_special_tokens",
+                                  "user",
+                                  "grammar",
+                                  "guided_json",
+                                  "guided_regex",
+                                  "guided_choice",
+                                  "guided_grammar",
+                                  "json_schema",
+                                  "structured_outputs",
+                                  "regex",
+                                  "ebnf",
+                                  "prompt_embeds",
+                                  "use_beam_search",
+                                  "bad_words",
+                                  "truncate_prompt_tokens",
+                                  "prompt_logprobs",
+                                  "logits_processors",
+                                  NULL};
 
 #define RANGE_INT(lo, hi) ((int64_t[2]){lo, hi})
 #define RANGE_NUM(lo, hi) ((double[2]){lo, hi})
@@ -54,8 +97,6 @@ static int get_seed(struct api_call *c, struct gen *g, json_t *o)
     if (api__get_int(c, o, "seed", RANGE_INT(INT64_MIN, INT64_MAX), &seed))
         return ERR_INVAL;
     json_t *v = json_object_get(o, "seed");
-    if (v && json_is_real(v))
-        return api__bad(c, "seed", "invalid_type", "Invalid type for 'seed': expected an integer.");
     if (v && !json_is_null(v))
         g->samp.seed = (uint64_t)seed;
     else
@@ -74,6 +115,10 @@ static int add_stop(struct api_call *c, struct gen *g, json_t *v)
     if (n == 0)
         return api__bad(c, "stop", "invalid_value",
                         "Invalid 'stop': an empty string is not a stop sequence.");
+    if (n > GEN_STOP_LONGEST) /* each token is compared with it */
+        return api__bad(c, "stop", "string_above_max_length",
+                        "Invalid 'stop': a stop sequence is at most %d bytes long.",
+                        GEN_STOP_LONGEST);
     char *s = mem_alloc(n + 1);
     if (!s)
         return api__nomem(c);
@@ -159,11 +204,9 @@ static int get_bias(struct api_call *c, struct gen *g, json_t *o)
         return api__nomem(c);
     json_object_foreach(v, key, x)
     {
-        char *end;
-        errno = 0;
-        long id = strtol(key, &end, 10);
-        if (end == key || *end || errno || id < 0 || id >= g->m->n_vocab || key[0] == '+' ||
-            key[0] == ' ')
+        size_t len = strlen(key);
+        long id = strspn(key, "0123456789") == len && len <= 10 ? strtol(key, NULL, 10) : -1;
+        if (len == 0 || id < 0 || id >= g->m->n_vocab)
             return api__bad(
                 c, "logit_bias", "invalid_value",
                 "Invalid key in 'logit_bias': '%.40s' is not a token id of this model (0 to %d).",
@@ -216,8 +259,10 @@ static int get_stream(struct api_call *c, struct gen *g, json_t *o)
     if (!g->stream)
         return api__bad(c, "stream_options", NULL,
                         "The 'stream_options' parameter is only allowed when 'stream' is enabled.");
-    if (api__get_bool(c, so, "include_usage", &g->include_usage) ||
-        api__get_bool(c, so, "continuous_usage_stats", &g->continuous_usage))
+    if (api__bool_at(c, json_object_get(so, "include_usage"), "stream_options.include_usage",
+                     &g->include_usage) ||
+        api__bool_at(c, json_object_get(so, "continuous_usage_stats"),
+                     "stream_options.continuous_usage_stats", &g->continuous_usage))
         return ERR_INVAL;
     return 0;
 }
@@ -236,19 +281,16 @@ static int get_salt(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
-/* Fields that clients of the hosted API send and that change nothing here; wrong shapes are not judged.
- * Fields that would change the answer, and that this build does not do, are refused by name. */
-static int refuse_unsupported(struct api_call *c, json_t *o)
+/* Does a field's value ask for nothing? null, false, "", [] and {} do. */
+static bool asks_nothing(const json_t *v)
 {
-    static const char *const no[] = {
-        "grammar",       "guided_json", "guided_regex", "guided_choice", "structured_outputs",
-        "prompt_embeds", NULL};
-    for (int i = 0; no[i]; i++) {
-        json_t *v = json_object_get(o, no[i]);
-        if (v && !json_is_null(v))
-            return api__bad(c, no[i], "unsupported_parameter",
-                            "'%s' is not supported by this server.", no[i]);
-    }
+    return !v || json_is_null(v) || json_is_false(v) || (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v)) ||
+           (json_is_string(v) && !json_string_length(v));
+}
+
+static int refuse_format(struct api_call *c, json_t *o)
+{
     json_t *rf = json_object_get(o, "response_format");
     if (!rf || json_is_null(rf))
         return 0;
@@ -261,6 +303,41 @@ static int refuse_unsupported(struct api_call *c, json_t *o)
     return api__bad(
         c, "response_format.type", "invalid_value",
         "Invalid 'response_format.type': expected 'text', 'json_object' or 'json_schema'.");
+}
+
+/* Fields that would change the answer, and that this build does not do, are refused by name; what only names
+ * the caller (user, metadata, store, ...) is accepted and ignored. */
+static int refuse_unsupported(struct api_call *c, json_t *o)
+{
+    static const char *const no[] = {"grammar",
+                                     "guided_json",
+                                     "guided_regex",
+                                     "guided_choice",
+                                     "guided_grammar",
+                                     "structured_outputs",
+                                     "json_schema",
+                                     "regex",
+                                     "ebnf",
+                                     "prompt_embeds",
+                                     "functions",
+                                     "audio",
+                                     "prediction",
+                                     "web_search_options",
+                                     "documents",
+                                     "chat_template",
+                                     "use_beam_search",
+                                     "truncate_prompt_tokens",
+                                     "bad_words",
+                                     "logits_processors",
+                                     "prompt_logprobs",
+                                     NULL};
+    for (int i = 0; no[i]; i++)
+        /* {} asks for a web search, and 0 prompt log-probabilities for the tokens' own */
+        if (!asks_nothing(json_object_get(o, no[i])) ||
+            (strcmp(no[i], "web_search_options") == 0 && json_is_object(json_object_get(o, no[i]))))
+            return api__bad(c, no[i], "unsupported_parameter",
+                            "'%s' is not supported by this server.", no[i]);
+    return refuse_format(c, o);
 }
 
 int gen_params(struct api_call *c, struct gen *g, json_t *o)

@@ -5,8 +5,7 @@
 
 #include "api/api_impl.h"
 
-/* Deepest nesting of the text, strings skipped. jansson recurses, so this comes first. */
-static int json_depth(const char *s, size_t n)
+int api__json_depth(const char *s, size_t n)
 {
     int depth = 0, most = 0;
     bool in_string = false;
@@ -40,6 +39,59 @@ static bool media_is_json(const char *type)
            (n > 5 && strncasecmp(type + n - 5, "+json", 5) == 0);
 }
 
+/* The path ("messages[0].content") of the value that the first n bytes of a JSON text end in or just after. The text
+ * is well formed so far. Empty at the top, and below PATH_DEEPEST levels. */
+#define PATH_DEEPEST 64
+struct path_level {
+    bool array, want_key;
+    size_t index;
+    struct view key; /* as written, escapes included */
+};
+
+static void path_at(const char *s, size_t n, struct buf *out)
+{
+    struct path_level level[PATH_DEEPEST], *at = level - 1;
+    for (size_t i = 0; i < n; i++) {
+        size_t from = i + 1;
+        if (s[i] == '"') {
+            for (i++; i < n && s[i] != '"'; i++)
+                i += s[i] == '\\';
+            if (at >= level && !at->array && at->want_key)
+                at->key = (struct view){s + from, (i < n ? i : n) - from}, at->want_key = false;
+        } else if (s[i] == '{' || s[i] == '[') {
+            if (at == level + PATH_DEEPEST - 1)
+                return;
+            *++at = (struct path_level){.array = s[i] == '[', .want_key = true};
+        } else if ((s[i] == '}' || s[i] == ']') && at >= level) {
+            at--;
+        } else if (s[i] == ',' && at >= level) {
+            at->index++;
+            at->want_key = true;
+        }
+    }
+    for (struct path_level *l = level; l <= at; l++) {
+        if (l->array) {
+            buf_fmt(out, "[%zu]", l->index);
+        } else {
+            buf_str(out, out->len ? "." : "");
+            buf_add(out, l->key.p, l->key.len);
+        }
+    }
+}
+
+/* A number that neither int64 nor double holds: name its field. */
+static void bad_number(struct api_call *c, const json_error_t *je)
+{
+    struct buf path = {0};
+    path_at(c->body, je->position > 0 ? (size_t)je->position : 0, &path);
+    const char *param = path.len ? buf_cstr(&path) : NULL;
+    api__bad(
+        c, param, param && strcmp(param, "seed") == 0 ? "invalid_type" : NULL,
+        "Invalid number%s%s: it does not fit a 64-bit integer or a double (line %d, column %d).",
+        param ? " for " : "", param ? param : "", je->line, je->column);
+    buf_free(&path);
+}
+
 /* The key of a duplicate-key error, out of jansson's message: duplicate object key near '"x"'. */
 static void bad_json(struct api_call *c, const json_error_t *je)
 {
@@ -49,7 +101,9 @@ static void bad_json(struct api_call *c, const json_error_t *je)
         snprintf(key, sizeof key, "%s", at + 7);
         key[strcspn(key, "\"")] = 0;
     }
-    if (*key)
+    if (json_error_code(je) == json_error_numeric_overflow)
+        bad_number(c, je);
+    else if (*key)
         api__bad(c, key, NULL, "Duplicate key '%s' in the request body.", key);
     else if (json_error_code(je) == json_error_null_character ||
              json_error_code(je) == json_error_null_byte_in_key)
@@ -71,7 +125,7 @@ json_t *api__body(struct api_call *c)
         api__bad(c, NULL, NULL, "The request body is empty; a JSON object is expected.");
         return NULL;
     }
-    if (json_depth(c->body, c->body_len) > c->api->o.max_json_depth) {
+    if (api__json_depth(c->body, c->body_len) > c->api->o.max_json_depth) {
         api__bad(c, NULL, NULL, "The JSON body is nested deeper than %d levels.",
                  c->api->o.max_json_depth);
         return NULL;
@@ -113,10 +167,34 @@ const char *api__json_type(const json_t *v)
     }
 }
 
+/* Fields that the hosted API has not: any bad value of theirs has one code. */
+static const char *code_for(const char *param, const char *code)
+{
+    static const char *const own[] = {"top_k",
+                                      "min_p",
+                                      "repetition_penalty",
+                                      "min_tokens",
+                                      "ignore_eos",
+                                      "repeat_penalty",
+                                      "priority",
+                                      "cache_salt",
+                                      "include_stop_str_in_output",
+                                      "add_special_tokens",
+                                      "skip_special_tokens",
+                                      "continue_final_message",
+                                      "add_generation_prompt",
+                                      NULL};
+    for (int i = 0; own[i]; i++)
+        if (strcmp(own[i], param) == 0)
+            return "invalid_value";
+    return code;
+}
+
 static int wrong_type(struct api_call *c, const char *param, const char *want, const json_t *v)
 {
-    return api__bad(c, param, "invalid_type", "Invalid type for '%s': expected %s, but got %s.",
-                    param, want, api__json_type(v));
+    return api__bad(c, param, code_for(param, "invalid_type"),
+                    "Invalid type for '%s': expected %s, but got %s.", param, want,
+                    api__json_type(v));
 }
 
 static int out_of_range(struct api_call *c, const char *param, const char *kind, bool below,
@@ -124,8 +202,9 @@ static int out_of_range(struct api_call *c, const char *param, const char *kind,
 {
     char code[48];
     snprintf(code, sizeof code, "%s_%s_value", kind, below ? "below_min" : "above_max");
-    return api__bad(c, param, code, "Invalid '%s': %s %s value. Expected a value %s %s.", param,
-                    kind, below ? "below minimum" : "above maximum", below ? ">=" : "<=", bound);
+    return api__bad(c, param, code_for(param, code),
+                    "Invalid '%s': %s %s value. Expected a value %s %s.", param, kind,
+                    below ? "below minimum" : "above maximum", below ? ">=" : "<=", bound);
 }
 
 int api__get_int(struct api_call *c, json_t *o, const char *key, int64_t range[2], int64_t *out)
@@ -167,15 +246,19 @@ int api__get_num(struct api_call *c, json_t *o, const char *key, double range[2]
     return 0;
 }
 
-int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out)
+int api__bool_at(struct api_call *c, const json_t *v, const char *param, bool *out)
 {
-    json_t *v = json_object_get(o, key);
     if (!v || json_is_null(v))
         return 0;
     if (!json_is_boolean(v))
-        return wrong_type(c, key, "a boolean", v);
+        return wrong_type(c, param, "a boolean", v);
     *out = json_is_true(v);
     return 0;
+}
+
+int api__get_bool(struct api_call *c, json_t *o, const char *key, bool *out)
+{
+    return api__bool_at(c, json_object_get(o, key), key, out);
 }
 
 int api__get_str(struct api_call *c, json_t *o, const char *key, struct view *out)
@@ -189,17 +272,22 @@ int api__get_str(struct api_call *c, json_t *o, const char *key, struct view *ou
     return 0;
 }
 
-int api__check_fields(struct api_call *c, json_t *o, const char *const *known)
+static bool in_names(const char *const *list, const char *key)
+{
+    while (*list && strcmp(*list, key) != 0)
+        list++;
+    return *list;
+}
+
+int api__check_fields(struct api_call *c, json_t *o, const char *const *known,
+                      const char *const *own)
 {
     const char *key;
     json_t *v;
     char names[160] = "";
     json_object_foreach(o, key, v)
     {
-        const char *const *k = known;
-        while (*k && strcmp(*k, key) != 0)
-            k++;
-        if (*k)
+        if (in_names(known, key) || in_names(own, key))
             continue;
         if (c->api->o.strict_fields)
             return api__bad(c, key, "unknown_parameter", "Unknown parameter: '%s'.", key);

@@ -121,7 +121,7 @@ static int detokenize(struct api_call *c, struct gen *g, json_t *o)
             return api__nomem(c);
     }
     struct buf text = {0};
-    if (tok_decode(g->m->text->tok, ids->id, ids->n, !skip, &text)) {
+    if (ids->n && tok_decode(g->m->text->tok, ids->id, ids->n, !skip, &text)) {
         buf_free(&text);
         return api__nomem(c);
     }
@@ -142,9 +142,12 @@ static int with_model(struct api_call *c, int (*fn)(struct api_call *, struct ge
     json_t *o = api__body(c);
     if (!o)
         return ERR_INVAL;
-    if (!json_object_get(o, "model") && c->api->n_model == 1)
-        json_object_set_new(o, "model", json_string(c->api->model[0].name));
-    struct api_model *m = api__get_model(c, o);
+    struct api_model *m = NULL;
+    if (!json_object_get(o, "model") && c->api->n_model == 1 &&
+        json_object_set_new(o, "model", json_string(c->api->model[0].name)))
+        api__nomem(c);
+    else
+        m = api__get_model(c, o);
     struct gen *g = m ? gen_new(c, m, &none) : NULL;
     int rc = g ? fn(c, g, o) : ERR_INVAL;
     json_decref(o);

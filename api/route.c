@@ -36,14 +36,6 @@ const struct api_route *api_route_find(const char *method, const char *path, con
     return NULL;
 }
 
-void api_prepare(struct api_call *c)
-{
-    c->status = 200;
-    c->out_type = "application/json";
-    c->route->prepare(c);
-    CHECK(c->done || c->n_req > 0);
-}
-
 /* Allocation failures while an answer is written show up as a failed buffer. A stream keeps it, with what was not
  * sent yet: the server sends that and then cuts the connection, so that nobody takes it for the end. */
 static void check_out(struct api_call *c)
@@ -54,6 +46,15 @@ static void check_out(struct api_call *c)
     c->done = c->streamed;
     if (!c->streamed)
         api__nomem(c);
+}
+
+void api_prepare(struct api_call *c)
+{
+    c->status = 200;
+    c->out_type = "application/json";
+    c->route->prepare(c);
+    check_out(c);
+    CHECK(c->done || c->n_req > 0);
 }
 
 void api_event(struct api_call *c, int req, const struct event *ev)
