@@ -89,15 +89,6 @@ static void end_stream(struct api_call *c, const char *type, const char *param, 
     c->done = true;
 }
 
-/* No memory even for the error: the status alone has to say it. */
-static void drop_failed(struct api_call *c)
-{
-    if (!c->out.failed)
-        return;
-    buf_free(&c->out);
-    c->close = true;
-}
-
 static void end_call(struct api_call *c, int status, const char *type, const char *param,
                      const char *code, const char *text)
 {
@@ -114,7 +105,6 @@ static void end_call(struct api_call *c, int status, const char *type, const cha
     api__error_body(&c->out, type, param, code, text);
     buf_char(&c->out, '\n');
     c->done = true;
-    drop_failed(c);
 }
 
 int api__refuse(struct api_call *c, int status, const char *param, const char *code,
