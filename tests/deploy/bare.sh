@@ -23,15 +23,19 @@ say() { printf 'bare: %s\n' "$*"; }
 now() { date +%s.%N; }
 since() { echo "$(now) $1" | awk '{printf "%.1f", $1 - $2}'; }
 
+mounts() {
+    mount -t proc proc "$root/proc"
+    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
+    mount -t tmpfs tmpfs "$root/dev/shm"
+}
+
 # A fresh machine: mounts only inside this namespace, and never below a folder that is being deleted.
 machine() {
     for m in proc dev/pts dev/shm; do umount "$root/$m" 2>/dev/null || true; done
     grep -q " $root/" /proc/self/mounts && { say "something is still mounted below $root"; exit 1; }
     rm -rf --one-file-system "$root"
     cp -a build/deploy/base "$root"
-    mount -t proc proc "$root/proc"
-    mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
-    mount -t tmpfs tmpfs "$root/dev/shm"
+    mounts
     cp build/deploy/stepd.bundle "$root/stepd.bundle"
     inside root "apt-get update -qq && apt-get install -qq -y --no-install-recommends git make $1" >build/deploy/bare.apt.log 2>&1 ||
         { tail -20 build/deploy/bare.apt.log; exit 1; }
@@ -68,9 +72,8 @@ served() {
 }
 
 both() {
-    inside "$1" "git clone -q /stepd.bundle stepd"
+    inside "$1" "git -c advice.detachedHead=false clone -q /stepd.bundle stepd"
     served "$1" 3600
-    find "$root" -xdev -newer "$root/stepd.bundle" -name '*.o' | wc -l >build/deploy/bare.objects
     touch "$root/mark"
     served "$1" 3
     again=$(find "$root" -xdev -newer "$root/mark" -type f -path '*/stepd/*' ! -path '*/.git/*' ! -name '*.log' | head -5)
@@ -86,8 +89,8 @@ for part in "$@"; do
         both dev
         ;;
     test)
-        [ -d "$root/root/stepd" ] || { machine ""; inside root "git clone -q /stepd.bundle stepd"; }
-        [ -e "$root/proc/self" ] || mount -t proc proc "$root/proc"
+        [ -d "$root/root/stepd" ] || { machine ""; inside root "git -c advice.detachedHead=false clone -q /stepd.bundle stepd"; }
+        [ -e "$root/proc/self" ] || mounts
         start=$(now)
         inside root "cd stepd && make test" >build/deploy/bare.test.log 2>&1 || { tail -60 build/deploy/bare.test.log; say "make test failed"; exit 1; }
         tail -1 build/deploy/bare.test.log

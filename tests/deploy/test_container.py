@@ -75,7 +75,7 @@ class Running(Daemon):
     def __init__(self, container, port):
         self.port, self.model, self.log = port, "smollm2-135m", tempfile.TemporaryFile()
         cmd = ["buildah", "--root", WORK + "/containers/root", "--runroot", WORK + "/containers/run", "--storage-driver", "vfs",
-               "run", "--isolation", "chroot", "-v", os.path.dirname(SMOLLM2) + ":/models:ro", container, "--",
+               "run", "--isolation", "chroot", "-v", os.path.dirname(SMOLLM2) + ":/given:ro", container, "--",
                "/usr/local/bin/stepd", "serve", "smollm2-135m"]
         self.p = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         self.wait_ready(60)
@@ -99,7 +99,7 @@ class Container(unittest.TestCase):
         with tempfile.TemporaryDirectory(dir=WORK) as folder:
             context(folder)
             start = time.monotonic()
-            cls.build_log = buildah("bud", "--isolation", "chroot", "--pull-never", "--build-arg", "BASE=" + BASE, "-f",
+            cls.build_log = buildah("bud", "--isolation", "chroot", "--layers", "--pull-never", "--build-arg", "BASE=" + BASE, "-f",
                                     folder + "/docker/Dockerfile.cpu", "-t", IMAGE, folder)
             print(f"image built in {time.monotonic() - start:.0f} s")
         cls.c = buildah("from", "--pull-never", IMAGE)
@@ -140,7 +140,8 @@ class Container(unittest.TestCase):
 
     def test_serves(self):
         port = free_port()
-        buildah("config", "--env", f"STEPD_PORT={port}", self.c)
+        # buildah, unlike docker, hides a mount below a declared volume: the models lie elsewhere here.
+        buildah("config", "--env", f"STEPD_PORT={port}", "--env", "STEPD_MODELS=/given", self.c)
         probe = ["run", "--isolation", "chroot", self.c, "--", "/usr/local/bin/stepd", "health"]
         self.assertIn("no answer", buildah(*probe, check=False))
         with Running(self.c, port) as d:
