@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
-"""Side by side in one run: stepd and llama.cpp's server on the same GGUF file.
+"""Side by side in one run: stepd, stepd held to AVX2, and llama.cpp's server on the same GGUF file.
 
-    compare.py [--rounds 3] [--streams 1,4,16] [--prompt 110] [--tokens 64] [--model FILE] [--only stepd|llama.cpp]
+    compare.py [--rounds 3] [--streams 1,4,16] [--prompt 110] [--tokens 64] [--model FILE] [--only stepd]
 
 Each round starts each server afresh, waits for its first answered request, measures it at every number of streams with
 `stepd bench` as the load generator for both, reads its memory, stops it, and goes on to the other; the order turns
 from round to round. Prints medians and the ratio, and keeps them with every single figure in
 tests/bench/history/DATE-COMMIT.json. Prompts are distinct words: with the chat template about 140 tokens (the server's own count is in the
 output). Both use every core, greedy sampling, and go on past the end of text. llama.cpp is the server inside the PyPI package
-xllamacpp: its own defaults, but 16 slots in one shared cache (kv_unified), 320 tokens of context a slot, no log output."""
+xllamacpp: its own defaults, but 16 slots in one shared cache (kv_unified), 320 tokens of context a slot, no log output. That package is built for AVX2 at most (its own line about itself is printed and
+kept), so the fair column for kernels is "stepd avx2"; the column "stepd" is what a user of this machine gets."""
 import argparse
 import configparser
 import datetime
@@ -26,6 +27,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(TOP, "tests"))
 from daemon import STEPD, free_port  # noqa: E402
 
+KINDS = ("stepd", "stepd avx2", "llama.cpp")
 SLOTS, SLOT_TOKENS = 16, 320
 METRICS = (  # key, heading, unit, more is better
     ("output_tokens_per_s", "output tokens", "tokens/s", True),
@@ -39,7 +41,8 @@ def serve_llama(path, port):
     import xllamacpp
     with open("/proc/self/status") as f:
         rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-    print(json.dumps({"loaded": time.time(), "rss_kib": rss, "version": xllamacpp.__version__}), flush=True)
+    print(json.dumps({"loaded": time.time(), "rss_kib": rss,
+                      "version": f"xllamacpp {xllamacpp.__version__}; {' '.join(xllamacpp.get_system_info().split())}"}), flush=True)
     p = xllamacpp.CommonParams()
     p.model.path = path
     p.port = port
@@ -63,9 +66,11 @@ class Server:
         self.log = tempfile.TemporaryFile()
         self.base_kib = 0
         began = time.time()
-        if kind == "stepd":
+        if kind.startswith("stepd"):
             self.model = "bench"
             cmd = [STEPD, "serve", f"bench={path}", "--port", str(self.port), "--no-access-log"]
+            if kind == "stepd avx2":
+                cmd += ["--isa", "avx2"]
             self.p = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
         else:
             self.model = os.path.basename(path)
@@ -150,12 +155,13 @@ def default_model():
 
 def table(runs, a):
     kinds = [k for k in runs if runs[k]]
-    lines = ["| | " + " | ".join(kinds) + (" | stepd / llama.cpp |" if len(kinds) == 2 else " |"),
-             "|---|" + "---|" * (len(kinds) + (len(kinds) == 2))]
+    ratios = kinds[:-1] if kinds[-1] == "llama.cpp" else []
+    lines = ["| | " + " | ".join(kinds + [k + " / llama.cpp" for k in ratios]) + " |",
+             "|---|" + "---|" * (len(kinds) + len(ratios))]
 
     def row(name, pick, form):
         med = [statistics.median(pick(r) for r in runs[k]) for k in kinds]
-        ratio = f" {med[0] / med[1]:.2f} |" if len(med) == 2 and med[1] else ""
+        ratio = "".join(f" {m / med[-1]:.2f} |" for m in med[:len(ratios)])
         lines.append(f"| {name} | " + " | ".join(form.format(m) for m in med) + " |" + ratio)
 
     for n in a.streams:
@@ -175,7 +181,7 @@ def main():
     ap.add_argument("--prompt", type=int, default=110, help="words of each prompt")
     ap.add_argument("--tokens", type=int, default=64)
     ap.add_argument("--model", default=default_model())
-    ap.add_argument("--only", choices=("stepd", "llama.cpp"))
+    ap.add_argument("--only", choices=KINDS)
     a = ap.parse_args()
     if max(a.streams) > SLOTS:
         ap.error(f"at most {SLOTS} streams: llama.cpp's server has that many slots here")
@@ -183,12 +189,12 @@ def main():
     if before > 0.3 * cores:
         print(f"warning: the load average is {before:.1f} on {cores} cores before the start; figures of a busy machine mean little: "
               "llama.cpp's threads wait by spinning and suffer most", flush=True)
-    kinds = [a.only] if a.only else ["stepd", "llama.cpp"]
+    kinds = [a.only] if a.only else list(KINDS)
     runs = {k: [] for k in kinds}
     for r in range(a.rounds):
         for k in kinds if r % 2 == 0 else kinds[::-1]:
             runs[k].append(one_round(k, a.model, a, r + 1))
-            print(f"round {r + 1} {k:10} start {runs[k][-1]['start_s']:.2f} s  " + "  ".join(
+            print(f"round {r + 1} {k:11} start {runs[k][-1]['start_s']:.2f} s  " + "  ".join(
                 f"{n} streams {runs[k][-1][str(n)]['output_tokens_per_s']:.1f} tokens/s" for n in a.streams), flush=True)
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, stdout=subprocess.PIPE, text=True)
     now = datetime.datetime.now(datetime.timezone.utc)
@@ -197,6 +203,10 @@ def main():
              "cores": cores, "load_average_before": before, "model": os.path.basename(a.model),
              "rounds": a.rounds, "prompt_tokens": each, "max_tokens": a.tokens}
     text = table(runs, a)
+    for k in kinds:
+        if runs[k][0]["version"]:
+            where[k] = runs[k][0]["version"]
+            print(f"\n{k}: {where[k]}")
     print(f"\n{where['cpu']}, {where['cores']} cores; {where['model']}; prompts of {each:.0f} tokens, {a.tokens} new; medians "
           f"of {a.rounds} rounds\n\n{text}")
     folder = os.path.join(TOP, "tests", "bench", "history")
