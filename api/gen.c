@@ -525,13 +525,15 @@ void gen_frame_end(struct api_call *c, struct gen *g)
 
 void gen_logprob(struct buf *b, float v)
 {
+    char text[32];
     if (!isfinite(v))
         v = -9999.0f;
     else if (v > 0 || v == 0) /* rounding above log 1; and no "-0" */
         v = 0;
-    buf_fmt(b, "%.9g", (double)v);
+    int n = snprintf(text, sizeof text, "%.9g", (double)v);
+    buf_add(b, text, (size_t)n);
     if (v == floorf(v) && fabsf(v) < 1e6f)
-        buf_str(b, ".0");
+        GEN_PUT(b, ".0");
 }
 
 struct view gen_mark_text(const struct gen_choice *ch, const struct gen_mark *m)
