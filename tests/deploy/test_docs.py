@@ -109,10 +109,11 @@ class Docs(unittest.TestCase):
         api = read("docs/api.md")
         for path in re.findall(r'^ROUTE\("\w+", "([^"]+)"', read("api/routes.def"), re.M):
             self.assertIn(path.replace("*", "NAME"), api)
-        for source in ("api/chat.c", "api/completions.c"):
-            known = re.search(r"known\[\] = \{(.*?)NULL\}", read(source), re.S).group(1)
-            for field in re.findall(r'"(\w+)"', known):
-                self.assertIn(field, api, f"{source}: {field}")
+        for source in ("api/chat.c", "api/completions.c", "api/gen_params.c"):
+            tables = re.findall(r"const char \*const (?:known|gen_fields|no)\[\] = \{(.*?)NULL\s*\}", read(source), re.S)
+            self.assertTrue(tables, source)
+            for field in re.findall(r'"(\w+)"', "".join(tables)):
+                self.assertTrue(f"`{field}" in api or f".{field}`" in api, f"api.md does not name {field} of {source}")
 
     def test_error_codes(self):
         codes = set(re.findall(r'"(\w+)"\},$', read("api/error.c"), re.M)) - {"cancelled", "internal_error", "server_error"}
