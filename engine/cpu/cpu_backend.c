@@ -67,6 +67,7 @@ static void dev_close(struct dev *d)
     for (int i = 0; i < d->n_buf; i++)
         free(d->bufs[i].p);
     free(d->bufs);
+    cpu_slab_free(&d->slab);
     for (int i = 0; i < CPU_N_ROPE; i++)
         grow_free(&d->rope[i].cs);
     struct cpu_grow *all[] = {&d->row_seq, &d->gemm, &d->tiles, &d->attn, &d->part, &d->sample};
@@ -188,7 +189,7 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
     w->desc = *desc;
     snprintf(w->name, sizeof w->name, "%s", desc->name ? desc->name : "weight");
     w->desc.name = w->name;
-    rc = cpu_packed_open(&w->packed, d->isa->gemm, d->precision, &w->desc, d->pool, e);
+    rc = cpu_packed_open_in(&w->packed, d->isa->gemm, d->precision, &w->desc, d->pool, &d->slab, e);
     if (rc) {
         w->packed = NULL;
         weight_close(d, w);

@@ -63,6 +63,7 @@ struct dev {
     const struct cpu_isa *isa;
     enum eng_precision precision;
     int n_threads;
+    struct cpu_slab *slab; /* packed weights */
     struct cpu_buf *bufs;
     int n_buf, n_buf_max;
 

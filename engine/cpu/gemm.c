@@ -3,8 +3,6 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/gemm_impl.h"
 
-#include <sys/mman.h>
-
 #define N_IN_MAX (1 << 26)
 
 struct part {
@@ -23,7 +21,7 @@ struct cpu_packed {
     int n_part;
     struct part part[3];
     bool want_xb, want_xs32, want_xs16; /* which converted activations the kernels read */
-    void *mem;
+    void *mem;                          /* NULL when a slab owns it */
 };
 
 static int part_init(struct part *p, const struct weight_desc *w, int i, int lanes, struct err *e)
@@ -97,6 +95,13 @@ static void pack_task(void *arg, int task, int worker)
 int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
                     const struct weight_desc *w, struct cpu_pool *pool, struct err *e)
 {
+    return cpu_packed_open_in(out, k, p, w, pool, NULL, e);
+}
+
+int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
+                       const struct weight_desc *w, struct cpu_pool *pool, struct cpu_slab **slab,
+                       struct err *e)
+{
     if (p == PRECISION_INT8)
         return err_set(e, ERR_UNSUPPORTED,
                        "precision int8: the CPU backend has no 8-bit activation kernels");
@@ -110,15 +115,17 @@ int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum
     if (rc)
         goto out;
     /* Not zeroed: the packing tasks touch the pages first, on all workers. */
-    if (!ck_add(bytes, 64, &total) || !(o->mem = mem_alloc(total))) {
+    void *mem = NULL;
+    if (slab)
+        mem = cpu_slab_take(slab, bytes);
+    else if (ck_add(bytes, 64, &total))
+        mem = o->mem = mem_alloc(total);
+    if (!mem) {
         rc = err_set(e, ERR_NOMEM, "%s: %zu bytes for the packed weight can't be had", w->name,
                      bytes);
         goto out;
     }
-    uint8_t *at = (uint8_t *)gemm_pad64((uintptr_t)o->mem);
-    const uintptr_t huge = 2u << 20, from = ((uintptr_t)at + huge - 1) & ~(huge - 1);
-    if (from + huge <= (uintptr_t)at + bytes) /* fewer faults and TLB misses; only a hint */
-        (void)madvise((void *)from, ((uintptr_t)at + bytes - from) & ~(huge - 1), MADV_HUGEPAGE);
+    uint8_t *at = (uint8_t *)gemm_pad64((uintptr_t)mem);
     for (int i = 0; i < o->n_part; i++) {
         struct part *q = &o->part[i];
         const bool fast = p == PRECISION_DEFAULT;

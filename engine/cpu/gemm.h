@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/cpu/pool.h"
+#include "engine/cpu/slab.h"
 #include "engine/ops.h"
 
 struct cpu_gemm_kern; /* one table per ISA, exported by kern_gemm*.c as cpu_gemm_<isa> */
@@ -19,6 +20,10 @@ struct cpu_packed; /* a packed weight matrix */
  * block, ...). Uses the pool to pack in parallel (start-up time is judged). */
 int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
                     const struct weight_desc *w, struct cpu_pool *pool, struct err *e);
+/* The same, with the memory out of *slab, which must outlive the weight and gets it back only as a whole. */
+int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
+                       const struct weight_desc *w, struct cpu_pool *pool, struct cpu_slab **slab,
+                       struct err *e);
 void cpu_packed_close(struct cpu_packed *w);
 int64_t cpu_packed_n_out(const struct cpu_packed *w);
 int64_t cpu_packed_n_in(const struct cpu_packed *w);
