@@ -11,6 +11,8 @@
 #ifdef CPU_ISA_amx
 
 #define TILE 1024 /* bytes */
+/* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
+#define PREFETCH 2048
 
 /* Tiles 0 and 1: results and 2: activations of full blocks, 3 to 5: of the last block; 6 and 7: weights. */
 struct tile_config {
@@ -118,6 +120,7 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
         high[plane] = _mm512_loadu_si512(chunk + (4 + plane) * 64);
     UNROLL(4)
     for (int i = 0; i < 4; i++) {
+        _mm_prefetch((const char *)chunk + PREFETCH + i * 64, _MM_HINT_T0);
         __m512i v = _mm512_loadu_si512(chunk + i * 64);
         UNROLL(4)
         for (int t = 0; t < 4; t++) {
