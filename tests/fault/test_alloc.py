@@ -3,6 +3,7 @@
 the right error, nothing may crash or leak (the sanitizer variant tells), and the same request must work afterwards.
 The hook is in debug and sanitizer builds only; a release build has none, which is said."""
 import ctypes
+import http.client
 import json
 import os
 import re
@@ -93,6 +94,9 @@ class Alloc(unittest.TestCase):
                             status, raw = ask(d, step)
                         except OSError as e:  # a connection that could not be served may be closed
                             self.assertIsNone(d.p.poll(), e)
+                            status = None
+                        except http.client.IncompleteRead:  # a stream cut short, for all to see
+                            self.assertTrue(step[2] and step[2].get("stream"))
                             status = None
                         self.arm(d, 0)
                         if status is not None:

@@ -8,7 +8,7 @@ import unittest
 from rig import SMOLLM2, Daemon
 
 N = 24
-TOKENS = 56
+TOKENS = 48
 TOPICS = ("rivers", "clocks", "bread", "ships", "music", "stones", "paper", "horses", "salt", "wind", "glass", "tea")
 LONG = "The quick brown fox jumps over the lazy dog while the old clock in the hall strikes seven. " * 6
 
@@ -17,8 +17,8 @@ def prompts():
     return [f"{i}: {LONG[:2 * i]} Tell me about {TOPICS[i % len(TOPICS)]}." for i in range(N)]
 
 
-def ask(d, text, **kw):
-    s, r = d.chat(text, max_tokens=TOKENS, ignore_eos=True, temperature=0.8, seed=len(text), **kw)
+def ask(d, text, tokens=TOKENS, **kw):
+    s, r = d.chat(text, max_tokens=tokens, ignore_eos=True, temperature=0.8, seed=len(text), **kw)
     if s != 200:
         raise AssertionError((s, r))
     return r
@@ -56,8 +56,8 @@ class Pressure(unittest.TestCase):
         answers = {}
         for cache in ("yes", "no"):
             with Daemon("--prefix-cache", cache, model=SMOLLM2) as d:
-                first, again = ask(d, text), ask(d, text)
-                a, b, a2 = (ask(d, text, cache_salt=s) for s in ("alice", "bob", "alice"))
+                first, again = ask(d, text, 12), ask(d, text, 12)
+                a, b, a2 = (ask(d, text, 12, cache_salt=s) for s in ("alice", "bob", "alice"))
                 answers[cache] = [r["choices"][0]["message"]["content"] for r in (first, again, a, b, a2)]
                 hits = [cached(r) for r in (first, again, a, b, a2)]
             if cache == "yes":
