@@ -8,7 +8,7 @@ import unittest
 from rig import SMOLLM2, Daemon
 
 N = 24
-TOKENS = 48
+TOKENS = 56
 TOPICS = ("rivers", "clocks", "bread", "ships", "music", "stones", "paper", "horses", "salt", "wind", "glass", "tea")
 LONG = "The quick brown fox jumps over the lazy dog while the old clock in the hall strikes seven. " * 6
 
@@ -40,8 +40,8 @@ class Pressure(unittest.TestCase):
         with Daemon(model=SMOLLM2) as d:
             want = storm(d, texts)
             self.assertEqual(d.metric("vllm:num_preemptions_total"), 0)
-        # 23,040 bytes a token in 16 bits; a request takes about 120 tokens with its template
-        with Daemon("--kv-bytes", str(3 * 120 * 23040), "--ctx-size", "256", "--request-timeout", "0", "--queue-timeout",
+        # 23,040 bytes a token in 16 bits; a request takes about 112 tokens with its template
+        with Daemon("--kv-bytes", str(3 * 112 * 23040), "--ctx-size", "256", "--request-timeout", "0", "--queue-timeout",
                     "0", model=SMOLLM2) as d:
             got = storm(d, texts)
             preempted = d.metric("vllm:num_preemptions_total")
