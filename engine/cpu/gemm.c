@@ -12,16 +12,16 @@ struct part {
     size_t row_bytes, panel_bytes;
     int64_t n_out, col, n_panel;
     uint8_t *panel;
+    gemm_fn *fn;
 };
 
 struct cpu_packed {
     const struct cpu_gemm_kern *k;
-    enum eng_precision precision;
     int64_t n_in, n_out;
     int n_part;
     struct part part[3];
-    bool want_xb, want_xs32, want_xs16; /* which converted activations the kernels read */
-    void *mem;                          /* NULL when a slab owns it */
+    bool want_xb, want_xs32, want_xs16, want_int8; /* the converted activations that kernels read */
+    void *mem;                                     /* NULL when a slab owns it */
 };
 
 static int part_init(struct part *p, const struct weight_desc *w, int i, int lanes, struct err *e)
@@ -92,6 +92,27 @@ static void pack_task(void *arg, int task, int worker)
     }
 }
 
+/* Choose the part's kernel, and note which activations it reads. */
+static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision p)
+{
+    const struct cpu_gemm_kern *k = o->k;
+    const struct gemm_spec s = gemm__spec(q->layout);
+    q->fn = k->exact[q->layout];
+    if (p == PRECISION_INT8 && s.bits) {
+        q->fn = k->int8->fn[q->layout];
+        if (k->int8->vnni[q->layout] && __builtin_cpu_supports("avx512vnni"))
+            q->fn = k->int8->vnni[q->layout];
+        o->want_int8 = true;
+    } else if (p == PRECISION_DEFAULT) {
+        q->fn = k->fast[q->layout];
+        o->want_xb = o->want_xb || k->bf16[q->layout];
+    } else { /* f32, and dense weights beside 8-bit activations */
+        return;
+    }
+    o->want_xs32 = o->want_xs32 || (s.has_min && s.group == 32);
+    o->want_xs16 = o->want_xs16 || (s.has_min && s.group == 16);
+}
+
 int cpu_packed_open(struct cpu_packed **out, const struct cpu_gemm_kern *k, enum eng_precision p,
                     const struct weight_desc *w, struct cpu_pool *pool, struct err *e)
 {
@@ -102,14 +123,10 @@ int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, e
                        const struct weight_desc *w, struct cpu_pool *pool, struct cpu_slab **slab,
                        struct err *e)
 {
-    if (p == PRECISION_INT8)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "precision int8: the CPU backend has no 8-bit activation kernels");
     struct cpu_packed *o = mem_calloc(1, sizeof *o);
     if (!o)
         return err_set(e, ERR_NOMEM, "%s: out of memory", w->name);
     o->k = k;
-    o->precision = p;
     size_t bytes, total;
     int rc = packed_init(o, w, k->lanes, &bytes, e);
     if (rc)
@@ -128,13 +145,9 @@ int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, e
     uint8_t *at = (uint8_t *)gemm_pad64((uintptr_t)mem);
     for (int i = 0; i < o->n_part; i++) {
         struct part *q = &o->part[i];
-        const bool fast = p == PRECISION_DEFAULT;
-        const struct gemm_spec s = gemm__spec(q->layout);
         q->panel = at;
         at += (size_t)q->n_panel * q->panel_bytes;
-        o->want_xb = o->want_xb || (fast && k->bf16[q->layout]);
-        o->want_xs32 = o->want_xs32 || (fast && s.has_min && s.group == 32);
-        o->want_xs16 = o->want_xs16 || (fast && s.has_min && s.group == 16);
+        part_kernel(o, q, p);
         struct pack_job job = {o, q, 1 + (int64_t)((256u << 10) / q->panel_bytes)};
         cpu_pool_run(pool, pack_task, &job, (int)((q->n_panel + job.per_task - 1) / job.per_task));
         q->data = NULL; /* the file may be unmapped now */
@@ -166,22 +179,26 @@ int64_t cpu_packed_n_in(const struct cpu_packed *w)
 
 size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p)
 {
-    (void)p; /* both precisions read the same packing */
+    (void)p; /* all precisions read the same packing */
     struct cpu_packed o = {0};
     size_t bytes;
     return packed_init(&o, w, 16, &bytes, NULL) ? 0 : bytes + 64 + sizeof o;
 }
 
-/* ---- scratch: [xb][xs32][xs16][worker buffers] ---- */
+/* ---- scratch: [xb, or xq sx minus32 minus16][xs32][xs16][worker buffers] ---- */
 
 struct scratch {
-    size_t xs32, xs16, wbuf, wbuf_each, total;
+    size_t sx, minus32, minus16, xs32, xs16, wbuf, wbuf_each, total;
 };
 
 static struct scratch scratch_plan(int64_t m, int64_t n_in, int n_threads)
 {
     const size_t rows = (size_t)((m + GEMM_ROWS - 1) / GEMM_ROWS) * GEMM_ROWS;
+    const size_t each = rows * (size_t)n_in; /* a multiple of 512 */
     struct scratch s;
+    s.sx = each;
+    s.minus32 = s.sx + each / 8;
+    s.minus16 = s.minus32 + each / 8;
     s.xs32 = gemm_pad64(rows * (size_t)n_in * 2);
     s.xs16 = s.xs32 + gemm_pad64(rows * (size_t)n_in / 32 * 4);
     s.wbuf = s.xs16 + gemm_pad64(rows * (size_t)n_in / 16 * 4);
@@ -213,7 +230,7 @@ static void prep_task(void *arg, int task, int worker)
     const struct cpu_packed *w = a->w;
     const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row, n_in = w->n_in;
     uint8_t *base = a->scratch;
-    w->k->prep(&(struct gemm_prep){
+    struct gemm_prep p = {
         .x = a->x + row * a->ldx,
         .ldx = a->ldx,
         .n_in = n_in,
@@ -221,7 +238,12 @@ static void prep_task(void *arg, int task, int worker)
         .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
         .xs32 = w->want_xs32 ? (float *)(base + j->s.xs32) + row * (n_in / 32) : NULL,
         .xs16 = w->want_xs16 ? (float *)(base + j->s.xs16) + row * (n_in / 16) : NULL,
-    });
+        .xq = (int8_t *)base + row * n_in,
+        .sx = (float *)(base + j->s.sx) + row * (n_in / 32),
+        .minus32 = (int32_t *)(base + j->s.minus32) + row * (n_in / 32),
+        .minus16 = (int32_t *)(base + j->s.minus16) + row * (n_in / 16),
+    };
+    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
 }
 
 static int part_tasks(const struct gemm_job *j, const struct part *p)
@@ -251,6 +273,10 @@ static void gemm_task(void *arg, int task, int worker)
         .x = a->x + row * a->ldx,
         .ldx = a->ldx,
         .xb = (const uint16_t *)base + row * w->n_in,
+        .xq = (const int8_t *)base + row * w->n_in,
+        .sx = (const float *)(base + j->s.sx) + row * (w->n_in / 32),
+        .minus32 = (const int32_t *)(base + j->s.minus32) + row * (w->n_in / 32),
+        .minus16 = (const int32_t *)(base + j->s.minus16) + row * (w->n_in / 16),
         .y = a->y + row * a->ldy + p->col + col,
         .ldy = a->ldy,
         .bias = a->bias ? a->bias + p->col + col : NULL,
@@ -259,7 +285,7 @@ static void gemm_task(void *arg, int task, int worker)
     if (group)
         c.xs =
             (const float *)(base + (group == 32 ? j->s.xs32 : j->s.xs16)) + row * (w->n_in / group);
-    (w->precision == PRECISION_F32 ? w->k->exact : w->k->fast)[p->layout](&c);
+    p->fn(&c);
 }
 
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
@@ -269,7 +295,7 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
         return;
     const int n_thread = cpu_pool_threads(pool);
     struct gemm_job j = {.a = a, .s = scratch_plan(a->m, w->n_in, n_thread)};
-    if (w->want_xb || w->want_xs32 || w->want_xs16) {
+    if (w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8) {
         const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
         /* One block is cheaper to convert than to hand over. */
         for (int i = 0; n == 1 && i < n; i++)

@@ -95,7 +95,12 @@ struct gemm_call {
                            each run of four k stored in the order 0, 2, 1, 3 */
     const float *xs; /* group sums of the activations as the kernel sees them, per block of 16 rows:
                            [n_group][16] */
-    float *y;        /* [m, n_out], stride ldy */
+    /* int8 activations, in blocks of rows like xb, in order of k; scales [n_in / 32][16] a block, and the
+     * sums of 32 and of 16 values, negated, as integers. xs are then scale * sum. */
+    const int8_t *xq;
+    const float *sx;
+    const int32_t *minus32, *minus16;
+    float *y; /* [m, n_out], stride ldy */
     int64_t ldy;
     const float *bias; /* [n_out] or NULL */
     void *wbuf;        /* the worker's scratch, gemm_wbuf_bytes */
@@ -109,9 +114,23 @@ struct gemm_prep {
     int n_row;
     uint16_t *xb;
     float *xs32, *xs16; /* [n_in / 32][16], [n_in / 16][16] */
+    /* For int8, all wanted: see gemm_call. */
+    int8_t *xq;
+    float *sx;
+    int32_t *minus32, *minus16;
 };
 
 typedef void gemm_fn(const struct gemm_call *c);
+
+/* 8-bit activations (kern_gemm_int8.c): one table per ISA, NULL for layouts that are not quantised. */
+struct gemm_int8_kern {
+    gemm_fn *fn[GL_N];
+    gemm_fn *vnni[GL_N]; /* the same bits, for processors that have AVX512-VNNI; or NULL */
+    void (*prep)(const struct gemm_prep *p);
+};
+extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int8_avx512,
+    gemm__int8_amx;
+
 struct cpu_gemm_kern {
     const char *name;
     int lanes;
@@ -119,6 +138,7 @@ struct cpu_gemm_kern {
     gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
     bool bf16[GL_N];      /* fast[] reads xb, and xs of bf16 values */
     void (*prep)(const struct gemm_prep *p);
+    const struct gemm_int8_kern *int8;
 };
 
 /* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */

@@ -207,12 +207,15 @@ static void prep(const struct gemm_prep *p)
 
 #define TABLE_OF(isa) cpu_gemm_##isa
 #define TABLE(isa)    TABLE_OF(isa)
+#define INT8_OF(isa)  gemm__int8_##isa
+#define INT8(isa)     INT8_OF(isa)
 #define TEXT_OF(isa)  #isa
 #define TEXT(isa)     TEXT_OF(isa)
 
 const struct cpu_gemm_kern TABLE(CPU_ISA) = {
     .name = TEXT(CPU_ISA),
     .lanes = LANES,
+    .int8 = &INT8(CPU_ISA),
     .exact = {[GL_F32] = dense_f32,
               [GL_F16] = dense_f16,
               [GL_BF16] = dense_bf16,

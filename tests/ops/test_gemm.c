@@ -1,5 +1,6 @@
 /* GEMM family: every table that this host can execute x every format x odd shapes, against the reference
- * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. With the
+ * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. 8-bit
+ * activations: against the same sums of the rounded values, and alike in all tables that have FMA. With the
  * arguments `bench [table [threads [shape]]]`: times of SmolLM2's shapes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
-#include "engine/cpu/gemm.h"
+#include "engine/cpu/gemm_impl.h"
 
 static const enum quant_fmt formats[] = {
     QF_F32,  QF_F16,  QF_BF16, QF_Q4_0, QF_Q4_1, QF_Q5_0,   QF_Q5_1,   QF_Q8_0,
@@ -25,8 +26,12 @@ static struct {
     const char *name;
     const struct cpu_gemm_kern *k;
     bool bf16; /* default precision rounds activations to bf16 */
-} tables[4];
+} tables[5];
 static int n_table;
+
+/* The AVX512 table on a processor that has no VNNI: differs in the int8 kernels only. */
+static struct cpu_gemm_kern no_vnni;
+static struct gemm_int8_kern no_vnni_int8;
 
 static bool have_amx(void)
 {
@@ -52,8 +57,14 @@ static void find_tables(void)
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         add_table("avx2", &cpu_gemm_avx2, false);
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
-        __builtin_cpu_supports("avx512vl"))
+        __builtin_cpu_supports("avx512vl")) {
         add_table("avx512", &cpu_gemm_avx512, false);
+        no_vnni = cpu_gemm_avx512;
+        no_vnni_int8 = *no_vnni.int8;
+        memset(no_vnni_int8.vnni, 0, sizeof no_vnni_int8.vnni);
+        no_vnni.int8 = &no_vnni_int8;
+        add_table("avx512-no-vnni", &no_vnni, false);
+    }
 #endif
     if (have_amx())
         add_table("amx", &cpu_gemm_amx, true);
@@ -152,9 +163,26 @@ struct problem {
     struct weight_desc desc;
     int64_t m, ldx, ldy, n_out;
     float *x, *bias;
-    double *want; /* [m, n_out] */
+    float *x8;            /* x as 8-bit activations have it */
+    double *want, *want8; /* [m, n_out] */
     double power; /* sum of all (w x)^2: unlike the result's square, no sum of few can cancel */
 };
+
+/* x in blocks of 32, rounded to multiples of a 127th of the largest. */
+static float *rounded(const struct problem *p)
+{
+    float *q = xcalloc((size_t)(p->m * p->ldx + 1), sizeof *q);
+    for (int64_t r = 0; r < p->m; r++)
+        for (int64_t k = 0; k < p->desc.n_in; k += 32) {
+            const float *x = p->x + r * p->ldx + k;
+            float top = 0;
+            for (int i = 0; i < 32; i++)
+                top = fmaxf(top, fabsf(x[i]));
+            for (int i = 0; i < 32 && top > 0; i++)
+                q[r * p->ldx + k + i] = nearbyintf(x[i] * (127 / top)) * (top / 127);
+        }
+    return q;
+}
 
 static void problem_make(struct problem *p, int n_part, const enum quant_fmt *fmt,
                          const int64_t *n_out, int64_t n_in, int64_t m, bool bias)
@@ -169,10 +197,13 @@ static void problem_make(struct problem *p, int n_part, const enum quant_fmt *fm
         p->n_out += n_out[i];
     p->ldy = p->n_out + 3;
     p->want = xcalloc((size_t)(m * p->n_out + 1), sizeof *p->want);
+    p->want8 = xcalloc((size_t)(m * p->n_out + 1), sizeof *p->want);
+    p->x8 = rounded(p);
     p->bias = bias ? xmalloc((size_t)p->n_out * sizeof *p->bias) : NULL;
     int64_t col = 0;
     for (int i = 0; i < n_part; i++) {
         size_t bytes;
+        const bool dense = fmt[i] == QF_F32 || fmt[i] == QF_F16 || fmt[i] == QF_BF16;
         p->desc.part[i] =
             (struct weight_part){fmt[i], random_weight(fmt[i], n_out[i], n_in, &bytes), n_out[i]};
         for (int64_t n = 0; n < n_out[i]; n++, col++) {
@@ -180,13 +211,16 @@ static void problem_make(struct problem *p, int n_part, const enum quant_fmt *fm
             if (bias)
                 p->bias[col] = rng_normal();
             for (int64_t r = 0; r < m; r++) {
-                double s = bias ? (double)p->bias[col] : 0;
+                const float *x8 = (dense ? p->x : p->x8) + r * p->ldx;
+                double s = bias ? (double)p->bias[col] : 0, s8 = s;
                 for (int64_t k = 0; k < n_in; k++) {
                     double wx = (double)row[k] * (double)p->x[r * p->ldx + k];
                     s += wx;
+                    s8 += (double)row[k] * (double)x8[k];
                     p->power += wx * wx;
                 }
                 p->want[r * p->n_out + col] = s;
+                p->want8[r * p->n_out + col] = s8;
             }
         }
     }
@@ -199,7 +233,9 @@ static void problem_free(struct problem *p)
         free((void *)(uintptr_t)p->desc.part[i].data);
     free(p->x);
     free(p->bias);
+    free(p->x8);
     free(p->want);
+    free(p->want8);
 }
 
 /* y [m, n_out] of rows row.. of the problem, packed rows without padding; caller frees. */
@@ -234,17 +270,18 @@ static float *product(struct cpu_pool *pool, const struct cpu_gemm_kern *k,
     return out;
 }
 
-static double nmse(const struct problem *p, const float *y)
+static double nmse(const struct problem *p, const float *y, const double *want)
 {
     double e = 0;
     for (int64_t i = 0; i < p->m * p->n_out; i++)
-        e += (y[i] - p->want[i]) * (y[i] - p->want[i]);
+        e += (y[i] - want[i]) * (y[i] - want[i]);
     return p->power > 0 ? e / p->power : e;
 }
 
-/* One table, precision and problem: error bound, and the same bits for single rows and other splits. */
-static void check(int t, enum eng_precision prec, const struct problem *p, struct cpu_pool **pools,
-                  int n_pool)
+/* One table, precision and problem: error bound, and the same bits for single rows and other splits.
+ * Returns the result. */
+static float *check(int t, enum eng_precision prec, const struct problem *p,
+                    struct cpu_pool **pools, int n_pool)
 {
     struct cpu_packed *w = NULL;
     struct err e = {0};
@@ -253,10 +290,12 @@ static void check(int t, enum eng_precision prec, const struct problem *p, struc
     assert_int_equal(cpu_packed_n_out(w), p->n_out);
     assert_int_equal(cpu_packed_n_in(w), p->desc.n_in);
     float *y = product(pools[0], tables[t].k, w, p, 0, p->m);
-    double err = nmse(p, y), bound = prec == PRECISION_DEFAULT && tables[t].bf16 ? 1e-5 : 1e-11;
+    double err = nmse(p, y, prec == PRECISION_INT8 ? p->want8 : p->want);
+    double bound = prec == PRECISION_DEFAULT && tables[t].bf16 ? 1e-5 : 1e-11;
     if (!(err <= bound))
-        fail_msg("%s: format %d, m %lld, n_in %lld: NMSE %.3g over %.3g", tables[t].name,
-                 (int)p->desc.part[0].fmt, (long long)p->m, (long long)p->desc.n_in, err, bound);
+        fail_msg("%s: precision %d, format %d, m %lld, n_in %lld: NMSE %.3g over %.3g",
+                 tables[t].name, (int)prec, (int)p->desc.part[0].fmt, (long long)p->m,
+                 (long long)p->desc.n_in, err, bound);
     for (int i = 1; i < n_pool; i++) {
         float *z = product(pools[i], tables[t].k, w, p, 0, p->m);
         assert_memory_equal(y, z, (size_t)(p->m * p->n_out) * sizeof *y);
@@ -270,18 +309,29 @@ static void check(int t, enum eng_precision prec, const struct problem *p, struc
         free(z);
         row += m;
     }
-    free(y);
     cpu_packed_close(w);
+    return y;
 }
 
 static struct cpu_pool *pools[3];
 
 static void check_all(const struct problem *p, int n_pool)
 {
+    float *first = NULL; /* int8, of the first table that has FMA: tables[0] has not */
     for (int t = 0; t < n_table; t++) {
-        check(t, PRECISION_DEFAULT, p, pools, n_pool);
-        check(t, PRECISION_F32, p, pools, n_pool);
+        if (tables[t].k != &no_vnni) {
+            free(check(t, PRECISION_DEFAULT, p, pools, n_pool));
+            free(check(t, PRECISION_F32, p, pools, n_pool));
+        }
+        float *y = check(t, PRECISION_INT8, p, pools, n_pool);
+        if (first)
+            assert_memory_equal(first, y, (size_t)(p->m * p->n_out) * sizeof *y);
+        if (t == 0 || first)
+            free(y);
+        else
+            first = y;
     }
+    free(first);
 }
 
 static void test_formats(void **st)
@@ -335,8 +385,6 @@ static void test_errors(void **st)
     struct cpu_packed *w = NULL;
     struct err e = {0};
     const struct cpu_gemm_kern *k = &cpu_gemm_scalar;
-    assert_int_equal(cpu_packed_open(&w, k, PRECISION_INT8, &d, pools[0], &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "int8"));
     assert_true(cpu_packed_bytes(&d, PRECISION_DEFAULT) >= 16 * 40);
     d.n_in = 48;
     assert_int_equal(cpu_packed_open(&w, k, PRECISION_DEFAULT, &d, pools[0], &e), ERR_INVAL);
@@ -361,6 +409,47 @@ static void test_errors(void **st)
     }
     assert_null(w);
     cpu_packed_close(NULL);
+}
+
+/* Blocks that 8-bit activations have no scale for: nothing, next to nothing, Inf, NaN. A row of them does
+ * not disturb its neighbours. */
+static void test_int8_special(void **st)
+{
+    (void)st;
+    enum { N = 64, M = 20 };
+    struct problem p;
+    problem_make(&p, 1, (enum quant_fmt[]){QF_Q4_1}, (int64_t[]){N}, 64, M, false);
+    static const int rows[] = {0, 5, 17, 19};
+    static const float fill[] = {0, 1e-40f, INFINITY, NAN};
+    for (int t = 0; t < n_table; t++) {
+        struct cpu_packed *w = NULL;
+        assert_int_equal(cpu_packed_open(&w, tables[t].k, PRECISION_INT8, &p.desc, pools[0], NULL),
+                         0);
+        float *clean = product(pools[0], tables[t].k, w, &p, 0, M), *saved = xmalloc(M * 256);
+        for (int i = 0; i < 4; i++) {
+            float *x = p.x + rows[i] * p.ldx;
+            memcpy(saved + i * 64, x, 256);
+            for (int k = 0; k < 64; k++)
+                x[k] = i < 2 || k == 40 ? fill[i] : x[k];
+        }
+        float *y = product(pools[0], tables[t].k, w, &p, 0, M);
+        for (int r = 0, i = 0; r < M; r++) {
+            const float *a = y + (size_t)r * N;
+            if (r != rows[i]) {
+                assert_memory_equal(a, clean + (size_t)r * N, N * sizeof *a);
+                continue;
+            }
+            for (int n = 0; n < N; n++)
+                assert_true(i < 2 ? a[n] == 0 : isnan(a[n]));
+            memcpy(p.x + r * p.ldx, saved + i * 64, 256);
+            i += i < 3;
+        }
+        free(saved);
+        free(clean);
+        free(y);
+        cpu_packed_close(w);
+    }
+    problem_free(&p);
 }
 
 /* No allocation in a product. */
@@ -394,7 +483,8 @@ struct shape {
     int64_t n_out, n_in;
 };
 
-static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int copies)
+static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int copies,
+                        enum eng_precision prec)
 {
     struct cpu_packed **w = xcalloc((size_t)copies, sizeof(struct cpu_packed *));
     size_t row_bytes;
@@ -403,7 +493,7 @@ static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int
                                      s->n_out};
     int64_t t0 = clock_us();
     for (int i = 0; i < copies; i++)
-        assert_int_equal(cpu_packed_open(&w[i], tables[t].k, PRECISION_DEFAULT, &d, pool, NULL), 0);
+        assert_int_equal(cpu_packed_open(&w[i], tables[t].k, prec, &d, pool, NULL), 0);
     double bytes = (double)row_bytes * (double)s->n_out;
     double pack = bytes * copies / (double)(clock_us() - t0 + 1) / 1e3;
     void *scratch =
@@ -412,8 +502,9 @@ static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int
     float *y = xcalloc((size_t)(256 * s->n_out), sizeof *y);
     for (int64_t i = 0; i < 256 * s->n_in; i++)
         x[i] = rng_normal();
-    printf("%-7s %-8s %5lldx%-5lld pack %4.1f GB/s |", tables[t].name, s->name, (long long)s->n_out,
-           (long long)s->n_in, pack);
+    printf("%-7s %-4s %-8s %5lldx%-5lld pack %4.1f GB/s |", tables[t].name,
+           prec == PRECISION_INT8 ? "int8" : "", s->name, (long long)s->n_out, (long long)s->n_in,
+           pack);
     for (int64_t m = 1; m <= 256; m *= 4) {
         double best = 1e30;
         int64_t until = clock_us() + 40000;
@@ -460,8 +551,10 @@ static void bench(const char *only, const char *shape, int n_thread)
                 continue;
             /* Enough copies to leave L2, as the layers of a model do. */
             int64_t weights = shapes[i].n_out * shapes[i].n_in;
-            bench_shape(pools[n_thread - 1], t, &shapes[i],
-                        weights < 10000000 ? (int)(20000000 / weights) + 1 : 1);
+            const int copies = weights < 10000000 ? (int)(20000000 / weights) + 1 : 1;
+            if (tables[t].k != &no_vnni)
+                bench_shape(pools[n_thread - 1], t, &shapes[i], copies, PRECISION_DEFAULT);
+            bench_shape(pools[n_thread - 1], t, &shapes[i], copies, PRECISION_INT8);
         }
 }
 
@@ -492,7 +585,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),  cmocka_unit_test(test_parts),
         cmocka_unit_test(test_empty),    cmocka_unit_test(test_errors),
-        cmocka_unit_test(test_no_alloc),
+        cmocka_unit_test(test_no_alloc), cmocka_unit_test(test_int8_special),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }

@@ -1,0 +1,408 @@
+/* GEMM kernels on 8-bit activations (PRECISION_INT8): every quantised layout. Activations are rounded in
+ * blocks of 32 of a row, x = sx * xq; the products of a group are summed in integers, which is exact, and
+ * the scales are applied in f32:
+ *
+ *   y += D * (sx * sum((q - bias) xq)) + M * (sx * sum(xq))
+ *
+ * The order of these f32 operations depends on the layout only, so that every instruction which can sum
+ * integers (VNNI, tiles, plain multiplies) gives the same bits; tables that have FMA agree with each other.
+ * Compiled once per ISA. */
+#include "engine/cpu/gemm_vec.h"
+
+/* How words of four unsigned and four signed bytes are multiplied. */
+enum dot_kind { DOT_PLAIN, DOT_VNNI };
+
+typedef int8_t vb __attribute__((vector_size(LANES)));
+
+/* ---- activations ---- */
+
+INLINE vi vi_max(vi a, vi b)
+{
+    vi more = a > b;
+    return (a & more) | (b & ~more);
+}
+
+/* Largest value and sum of the lanes: halves are exchanged until all lanes are equal. */
+INLINE int32_t vi_max_lane(vi v)
+{
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        vi from;
+        for (int i = 0; i < LANES; i++)
+            from[i] = i ^ step;
+        v = vi_max(v, __builtin_shuffle(v, from));
+    }
+    return v[0];
+}
+INLINE int32_t vi_sum_lane(vi v)
+{
+    for (int step = LANES / 2; step > 0; step /= 2) {
+        vi from;
+        for (int i = 0; i < LANES; i++)
+            from[i] = i ^ step;
+        v += __builtin_shuffle(v, from);
+    }
+    return v[0];
+}
+
+#define N_VEC (GEMM_CHUNK / LANES)
+
+/* One block of one row: 32 bytes to dst, sums of 16 to sum[2]; returns the scale. A block that holds NaN
+ * or Inf gets a scale of NaN, one of nearly nothing a scale of 0. */
+INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
+{
+    vi top = {0};
+    for (int i = 0; i < N_VEC; i++) /* NaN > Inf > all others, as integers */
+        top = vi_max(top, (vi)v_load(x + i * LANES) & 0x7fffffff);
+    const int32_t bits = vi_max_lane(top);
+    float most, inv = 0, scale = 0;
+    memcpy(&most, &bits, sizeof most);
+    if (bits >= 0x7f800000) {
+        scale = __builtin_nanf("");
+    } else if (most >= 0x1p-100f) {
+        inv = 127 / most;
+        scale = most / 127;
+    }
+    vi s[2] = {{0}, {0}};
+    for (int i = 0; i < N_VEC; i++) {
+        /* To nearest, ties to even: the addition leaves the integer in the low bits. Where the scale is
+         * 0 or NaN all are zeros. */
+        vf r = v_load(x + i * LANES) * inv + 0x1.8p23f;
+        vi q = inv > 0 ? (vi)r - 0x4b400000 : (vi){0};
+        vb b = __builtin_convertvector(q, vb);
+        memcpy(dst + i * LANES, &b, sizeof b);
+        s[i * LANES / 16] += q;
+    }
+    sum[0] = vi_sum_lane(s[0]);
+    sum[1] = vi_sum_lane(s[1]);
+    return scale;
+}
+
+static void int8_prep(const struct gemm_prep *p)
+{
+    for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
+        for (int r = 0; r < p->n_row; r++) {
+            int32_t sum[2];
+            const float scale = block_round(p->x + r * p->ldx + c * GEMM_CHUNK,
+                                            p->xq + (c * p->n_row + r) * GEMM_CHUNK, sum);
+            const int64_t at = c * GEMM_ROWS + r, at16 = 2 * c * GEMM_ROWS + r;
+            p->sx[at] = scale;
+            p->minus32[at] = -(sum[0] + sum[1]);
+            p->minus16[at16] = -sum[0];
+            p->minus16[at16 + GEMM_ROWS] = -sum[1];
+            if (p->xs32)
+                p->xs32[at] = scale * (float)(sum[0] + sum[1]);
+            if (p->xs16) {
+                p->xs16[at16] = scale * (float)sum[0];
+                p->xs16[at16 + GEMM_ROWS] = scale * (float)sum[1];
+            }
+        }
+}
+
+/* ---- products ---- */
+
+INLINE vu shift_left(vu v, int n)
+{
+    return n >= 0 ? v << n : v >> -n;
+}
+
+/* Byte b of every lane: q[16h + 4i + b], biased as it is packed. */
+INLINE vu q_bytes(const struct gemm_spec s, const uint8_t *chunk, const vu *high, int i, int h)
+{
+    if (s.bits == 8)
+        return v_load_u(chunk + (size_t)(4 * h + i) * LANES * 4);
+    vu q = v_load_u(chunk + (size_t)i * LANES * 4) >> 4 * h & 0x0f0f0f0f;
+    for (int plane = 0; plane < s.bits - 4; plane++) {
+        /* gemm_high_bit: bytes 0 and 2 take bits 4i + h and 16 more, bytes 1 and 3 those 2 above. */
+        const int to = 4 + plane, from = 4 * i + h;
+        q |= shift_left(high[plane], to - from) & 0x00010001u << to;
+        q |= shift_left(high[plane], to + 6 - from) & 0x01000100u << to;
+    }
+    return q;
+}
+
+/* sum += dot of four unsigned bytes of every lane and the four signed bytes at x. */
+INLINE vi dot_bytes(const struct gemm_spec s, const enum dot_kind kind, vi sum, vu q,
+                    const int8_t *x)
+{
+#if LANES == 16
+    if (kind == DOT_VNNI) { /* by name: this object may be compiled for processors without it */
+        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(q), "m"(*(const int8_t(*)[4])x));
+        return sum;
+    }
+#endif
+    (void)s, (void)kind;
+#if LANES > 4
+    int32_t word;
+    memcpy(&word, x, sizeof word);
+#endif
+#if LANES == 16
+    const __m512i v = _mm512_set1_epi32(word), ones = _mm512_set1_epi16(1);
+    if (s.bits == 8) { /* by nibbles: pairs of whole bytes do not fit 16 bits */
+        const __m512i low = _mm512_set1_epi8(15);
+        __m512i a = _mm512_maddubs_epi16((__m512i)q & low, v);
+        __m512i b = _mm512_maddubs_epi16((__m512i)(q >> 4) & low, v);
+        return sum + (vi)_mm512_madd_epi16(a, ones) +
+               (vi)_mm512_madd_epi16(b, _mm512_set1_epi16(16));
+    }
+    return sum + (vi)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)q, v), ones);
+#elif LANES == 8
+    const __m256i v = _mm256_set1_epi32(word), ones = _mm256_set1_epi16(1);
+    if (s.bits == 8) {
+        const __m256i low = _mm256_set1_epi8(15);
+        __m256i a = _mm256_maddubs_epi16((__m256i)q & low, v);
+        __m256i b = _mm256_maddubs_epi16((__m256i)(q >> 4) & low, v);
+        return sum + (vi)_mm256_madd_epi16(a, ones) +
+               (vi)_mm256_madd_epi16(b, _mm256_set1_epi16(16));
+    }
+    return sum + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)q, v), ones);
+#else
+    for (int b = 0; b < 4; b++)
+        sum += (vi)(q >> 8 * b & 255) * (int32_t)x[b];
+    return sum;
+#endif
+}
+
+/* Where the activations of the block of up to 16 rows that holds `row` lie. */
+struct act_block {
+    int rows; /* of the block */
+    const int8_t *xq;
+    const float *sx, *xs;
+    const int32_t *minus;
+};
+
+INLINE struct act_block act_block(const struct gemm_call *c, const struct gemm_spec s, int64_t row)
+{
+    const int64_t from = row / GEMM_ROWS * GEMM_ROWS, r = row - from, n = c->m - from;
+    return (struct act_block){
+        .rows = n < GEMM_ROWS ? (int)n : GEMM_ROWS,
+        .xq = c->xq + from * c->n_in + r * GEMM_CHUNK,
+        .sx = c->sx + from * (c->n_in / GEMM_CHUNK) + r,
+        .xs = s.has_min ? c->xs + from * (c->n_in / s.group) + r : NULL,
+        .minus = (s.group == 32 ? c->minus32 : c->minus16) + from * (c->n_in / s.group) + r,
+    };
+}
+
+/* acc[r] += the group's part of the result. */
+INLINE void group_add(const struct gemm_spec s, const int n, const vi *sum, vf d, vf m,
+                      const float *sx, const float *xs, vf *acc)
+{
+    UNROLL(16)
+    for (int r = 0; r < n; r++) {
+        vf part = __builtin_convertvector(sum[r], vf) * v_set(sx[r]);
+        acc[r] = v_fma(d, part, acc[r]);
+        if (s.has_min)
+            acc[r] = v_fma(m, v_set(xs[r]), acc[r]);
+    }
+}
+
+INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const enum dot_kind kind,
+                      const int n, int p, int64_t row)
+{
+    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
+    const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
+    const struct act_block a = act_block(c, s, row);
+    const int8_t *x = a.xq;
+    const int per = GEMM_CHUNK / s.group;
+    vf acc[ROWS_MAX];
+    UNROLL(8)
+    for (int r = 0; r < n; r++)
+        acc[r] = v_set(0);
+    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++) {
+        vu high[2] = {{0}};
+        for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
+            high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
+        UNROLL(2)
+        for (int j = 0; j < per; j++) {
+            const int64_t g = i * per + j;
+            vi sum[ROWS_MAX];
+            UNROLL(8)
+            for (int r = 0; r < n; r++) /* biases are powers of two */
+                sum[r] = s.bias ? (a.minus[g * GEMM_ROWS + r] - (vi){0}) * s.bias : (vi){0};
+            UNROLL(4)
+            for (int w = 0; w < 4; w++)
+                UNROLL(2)
+            for (int h = 0; h < 2; h++) {
+                if (per == 2 && h != j)
+                    continue;
+                const vu q = q_bytes(s, chunk, high, w, h);
+                UNROLL(8)
+                for (int r = 0; r < n; r++)
+                    sum[r] = dot_bytes(s, kind, sum[r], q, x + r * GEMM_CHUNK + 16 * h + 4 * w);
+            }
+            vf d, m;
+            group_scale(scales, s, g, &d, &m);
+            group_add(s, n, sum, d, m, a.sx + i * GEMM_ROWS,
+                      s.has_min ? a.xs + g * GEMM_ROWS : NULL, acc);
+        }
+        chunk += gemm_chunk_bytes(s, LANES);
+        x += a.rows * GEMM_CHUNK;
+    }
+    rows_store(c, p, row, n, acc);
+}
+
+/* Rows from `row` on of panel p, in blocks of ROWS_MAX, ..., 2, 1. */
+#define ROWS(n)                                                                                    \
+    for (; c->m - row >= (n); row += (n))                                                          \
+    int8_rows(c, s, kind, n, p, row)
+INLINE void panel_rows(const struct gemm_call *c, const struct gemm_spec s,
+                       const enum dot_kind kind, int p, int64_t row)
+{
+#if ROWS_MAX >= 8
+    ROWS(8);
+#endif
+#if ROWS_MAX >= 4
+    ROWS(4);
+#endif
+    ROWS(2);
+    ROWS(1);
+}
+
+#define VECTOR_FN(fn, kind, ...)                                                                   \
+    static void fn(const struct gemm_call *c)                                                      \
+    {                                                                                              \
+        const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        for (int p = 0; p < c->n_panel; p++)                                                       \
+            panel_rows(c, s, kind, p, 0);                                                          \
+    }
+
+#ifdef CPU_ISA_amx
+
+/* ---- tiles: TDPBSSD covers 16 rows x one group x 16 outputs ---- */
+
+#define TILE 1024 /* bytes of a result */
+
+struct tile_config {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+/* The compiler does not know that a tile load reads memory. */
+#define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
+
+/* Tiles 0, 1: results; 2, 3: activations; 4, 5: weights. */
+static void tiles_open(int group)
+{
+    struct tile_config t = {.palette = 1};
+    for (int i = 0; i < 6; i++) {
+        t.rows[i] = (uint8_t)(i < 4 ? 16 : group / 4);
+        t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? group : 64);
+    }
+    MEMORY_BARRIER(&t);
+    _tile_loadconfig(&t);
+}
+
+/* The chunk's values less their bias, as signed bytes. */
+INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
+{
+    vu high[2] = {{0}};
+    for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
+        high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
+    UNROLL(4)
+    for (int i = 0; i < 4; i++)
+        UNROLL(2)
+    for (int h = 0; h < 2; h++) {
+        __m512i q = (__m512i)q_bytes(s, chunk, high, i, h);
+        if (s.bias)
+            q = _mm512_sub_epi8(q, _mm512_set1_epi8((char)s.bias));
+        _mm512_store_si512(tile + (4 * h + i) * 64, q);
+    }
+}
+
+/* The block of rows at `row`, of which n are summed. Tiles always take 16 rows: behind the last block
+ * there is more scratch memory, and sums of rows that do not exist are never stored. */
+INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, const int n, int p,
+                       int64_t row)
+{
+    const int per = GEMM_CHUNK / s.group;
+    uint8_t *res0 = c->wbuf;
+    const uint8_t *tile = res0 + 8 * TILE;
+    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
+    const struct act_block a = act_block(c, s, row);
+    vf acc[GEMM_ROWS];
+    UNROLL(16)
+    for (int r = 0; r < n; r++)
+        acc[r] = v_set(0);
+    MEMORY_BARRIER(tile);
+    for (int64_t g = 0; g < c->n_in / s.group; g++, tile += s.group * LANES) {
+        uint8_t *res = res0 + (g & 7) * TILE;
+        _tile_loadd(4, tile, 64);
+        _tile_loadd(2, a.xq + g / per * a.rows * GEMM_CHUNK + g % per * 16, GEMM_CHUNK);
+        _tile_zero(0);
+        _tile_dpbssd(0, 2, 4);
+        _tile_stored(0, res, 64);
+        vf d, m;
+        group_scale(scales, s, g, &d, &m);
+        const vi *sum = (const vi *)(const void *)res;
+        group_add(s, n, sum, d, m, a.sx + g / per * GEMM_ROWS,
+                  s.has_min ? a.xs + g * GEMM_ROWS : NULL, acc);
+    }
+    rows_store(c, p, row, n < a.rows ? n : a.rows, acc);
+}
+
+/* Rows that are fewer go without tiles. */
+#define TILE_ROWS_MIN 5
+
+INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
+{
+    uint8_t *tiles = (uint8_t *)c->wbuf + 8 * TILE;
+    if (c->m >= TILE_ROWS_MIN)
+        tiles_open(s.group);
+    for (int p = 0; p < c->n_panel; p++) {
+        int64_t row = 0;
+        if (c->m >= TILE_ROWS_MIN) {
+            const uint8_t *chunk = c->panel + (size_t)p * c->panel_bytes;
+            chunk += gemm_scale_bytes(s, c->n_in, LANES);
+            for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES))
+                chunk_expand(s, chunk, tiles + i * GEMM_CHUNK * LANES);
+            for (; c->m - row > 8; row += GEMM_ROWS)
+                tile_block(c, s, 16, p, row);
+            if (c->m - row >= TILE_ROWS_MIN) {
+                tile_block(c, s, 8, p, row);
+                row += 8;
+            }
+        }
+        panel_rows(c, s, DOT_VNNI, p, row);
+    }
+    if (c->m >= TILE_ROWS_MIN)
+        _tile_release();
+}
+
+#define X(name, ...)                                                                               \
+    static void int8_##name(const struct gemm_call *c)                                             \
+    {                                                                                              \
+        const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        tile_panels(c, s);                                                                         \
+    }
+#else
+#define X(name, ...) VECTOR_FN(int8_##name, DOT_PLAIN, __VA_ARGS__)
+#endif
+GEMM_QUANT_LAYOUTS(X)
+#undef X
+
+#ifdef CPU_ISA_avx512
+#define X(name, ...) VECTOR_FN(vnni_##name, DOT_VNNI, __VA_ARGS__)
+GEMM_QUANT_LAYOUTS(X)
+#undef X
+#endif
+
+#define TABLE_OF(isa) gemm__int8_##isa
+#define TABLE(isa)    TABLE_OF(isa)
+
+const struct gemm_int8_kern TABLE(CPU_ISA) = {
+    .prep = int8_prep,
+    .fn =
+        {
+#define X(name, ...) [GL_##name] = int8_##name,
+            GEMM_QUANT_LAYOUTS(X)
+#undef X
+        },
+#ifdef CPU_ISA_avx512
+    .vnni =
+        {
+#define X(name, ...) [GL_##name] = vnni_##name,
+            GEMM_QUANT_LAYOUTS(X)
+#undef X
+        },
+#endif
+};
