@@ -185,7 +185,7 @@ size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p)
     return packed_init(&o, w, 16, &bytes, NULL) ? 0 : bytes + 64 + sizeof o;
 }
 
-/* ---- scratch: [xb, or xq sx minus32 minus16][xs32][xs16][worker buffers] ---- */
+/* ---- scratch: [xb or xq][sx][minus32][minus16][xs32][xs16][worker buffers] ---- */
 
 struct scratch {
     size_t sx, minus32, minus16, xs32, xs16, wbuf, wbuf_each, total;
@@ -196,12 +196,12 @@ static struct scratch scratch_plan(int64_t m, int64_t n_in, int n_threads)
     const size_t rows = (size_t)((m + GEMM_ROWS - 1) / GEMM_ROWS) * GEMM_ROWS;
     const size_t each = rows * (size_t)n_in; /* a multiple of 512 */
     struct scratch s;
-    s.sx = each;
+    s.sx = each * 2;
     s.minus32 = s.sx + each / 8;
     s.minus16 = s.minus32 + each / 8;
-    s.xs32 = gemm_pad64(rows * (size_t)n_in * 2);
-    s.xs16 = s.xs32 + gemm_pad64(rows * (size_t)n_in / 32 * 4);
-    s.wbuf = s.xs16 + gemm_pad64(rows * (size_t)n_in / 16 * 4);
+    s.xs32 = s.minus16 + each / 4;
+    s.xs16 = s.xs32 + each / 8;
+    s.wbuf = s.xs16 + each / 4;
     s.wbuf_each = gemm_pad64(gemm_wbuf_bytes(n_in));
     s.total = s.wbuf + s.wbuf_each * (size_t)n_threads;
     return s;
@@ -238,7 +238,7 @@ static void prep_task(void *arg, int task, int worker)
         .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
         .xs32 = w->want_xs32 ? (float *)(base + j->s.xs32) + row * (n_in / 32) : NULL,
         .xs16 = w->want_xs16 ? (float *)(base + j->s.xs16) + row * (n_in / 16) : NULL,
-        .xq = (int8_t *)base + row * n_in,
+        .xq = (int8_t *)base + row * n_in * 2,
         .sx = (float *)(base + j->s.sx) + row * (n_in / 32),
         .minus32 = (int32_t *)(base + j->s.minus32) + row * (n_in / 32),
         .minus16 = (int32_t *)(base + j->s.minus16) + row * (n_in / 16),
@@ -273,7 +273,7 @@ static void gemm_task(void *arg, int task, int worker)
         .x = a->x + row * a->ldx,
         .ldx = a->ldx,
         .xb = (const uint16_t *)base + row * w->n_in,
-        .xq = (const int8_t *)base + row * w->n_in,
+        .xq = (const int8_t *)base + row * w->n_in * 2,
         .sx = (const float *)(base + j->s.sx) + row * (w->n_in / 32),
         .minus32 = (const int32_t *)(base + j->s.minus32) + row * (w->n_in / 32),
         .minus16 = (const int32_t *)(base + j->s.minus16) + row * (w->n_in / 16),

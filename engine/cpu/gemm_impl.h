@@ -95,8 +95,9 @@ struct gemm_call {
                            each run of four k stored in the order 0, 2, 1, 3 */
     const float *xs; /* group sums of the activations as the kernel sees them, per block of 16 rows:
                            [n_group][16] */
-    /* int8 activations, in blocks of rows like xb, in order of k; scales [n_in / 32][16] a block, and the
-     * sums of 32 and of 16 values, negated, as integers. xs are then scale * sum. */
+    /* int8: digits of the activations in blocks of rows like xb, in order of k, [n_chunk][rows][32 high,
+     * 32 low]; scales [n_in / 32][16] a block, and the sums of 32 and of 16 values, negated, as integers.
+     * xs are then scale * sum. */
     const int8_t *xq;
     const float *sx;
     const int32_t *minus32, *minus16;

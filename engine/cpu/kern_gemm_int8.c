@@ -1,8 +1,9 @@
-/* GEMM kernels on 8-bit activations (PRECISION_INT8): every quantised layout. Activations are rounded in
- * blocks of 32 of a row, x = sx * xq; the products of a group are summed in integers, which is exact, and
- * the scales are applied in f32:
+/* GEMM kernels of PRECISION_INT8, for every quantised layout: products of 8-bit integers. In blocks of 32 of
+ * a row, activations become 12-bit integers, x = sx * v, which are two digits of 8 bits, v = 16 hi + lo
+ * (7 bits and a sign alone turn one in 26 of a small model's best tokens into another). The products of a
+ * group are summed in integers, which is exact, and the scales are applied in f32:
  *
- *   y += D * (sx * sum((q - bias) xq)) + M * (sx * sum(xq))
+ *   y += D * (sx * sum((q - bias) v)) + M * (sx * sum(v))
  *
  * The order of these f32 operations depends on the layout only, so that every instruction which can sum
  * integers (VNNI, tiles, plain multiplies) gives the same bits; tables that have FMA agree with each other.
@@ -44,9 +45,12 @@ INLINE int32_t vi_sum_lane(vi v)
     return v[0];
 }
 
-#define N_VEC (GEMM_CHUNK / LANES)
+#define N_VEC    (GEMM_CHUNK / LANES)
+#define XQ_BYTES (2 * GEMM_CHUNK) /* of a chunk of a row */
 
-/* One block of one row: 32 bytes to dst, sums of 16 to sum[2]; returns the scale. A block that holds NaN
+#define V_MAX (127 * 16) /* |sum((q - bias) v)| < 2^24: exact in f32 as well */
+
+/* One block of one row: 32 high digits and 32 low ones to dst, sums of 16 to sum[2]; returns the scale. A block that holds NaN
  * or Inf gets a scale of NaN, one of nearly nothing a scale of 0. */
 INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
 {
@@ -59,18 +63,20 @@ INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
     if (bits >= 0x7f800000) {
         scale = __builtin_nanf("");
     } else if (most >= 0x1p-100f) {
-        inv = 127 / most;
-        scale = most / 127;
+        inv = V_MAX / most;
+        scale = most / V_MAX;
     }
     vi s[2] = {{0}, {0}};
     for (int i = 0; i < N_VEC; i++) {
         /* To nearest, ties to even: the addition leaves the integer in the low bits. Where the scale is
          * 0 or NaN all are zeros. */
         vf r = v_load(x + i * LANES) * inv + 0x1.8p23f;
-        vi q = inv > 0 ? (vi)r - 0x4b400000 : (vi){0};
-        vb b = __builtin_convertvector(q, vb);
+        vi v = inv > 0 ? (vi)r - 0x4b400000 : (vi){0}, hi = (v + 8) >> 4;
+        vb b = __builtin_convertvector(hi, vb);
         memcpy(dst + i * LANES, &b, sizeof b);
-        s[i * LANES / 16] += q;
+        b = __builtin_convertvector(v - (hi << 4), vb);
+        memcpy(dst + GEMM_CHUNK + i * LANES, &b, sizeof b);
+        s[i * LANES / 16] += v;
     }
     sum[0] = vi_sum_lane(s[0]);
     sum[1] = vi_sum_lane(s[1]);
@@ -83,7 +89,7 @@ static void int8_prep(const struct gemm_prep *p)
         for (int r = 0; r < p->n_row; r++) {
             int32_t sum[2];
             const float scale = block_round(p->x + r * p->ldx + c * GEMM_CHUNK,
-                                            p->xq + (c * p->n_row + r) * GEMM_CHUNK, sum);
+                                            p->xq + (c * p->n_row + r) * XQ_BYTES, sum);
             const int64_t at = c * GEMM_ROWS + r, at16 = 2 * c * GEMM_ROWS + r;
             p->sx[at] = scale;
             p->minus32[at] = -(sum[0] + sum[1]);
@@ -175,24 +181,19 @@ INLINE struct act_block act_block(const struct gemm_call *c, const struct gemm_s
     const int64_t from = row / GEMM_ROWS * GEMM_ROWS, r = row - from, n = c->m - from;
     return (struct act_block){
         .rows = n < GEMM_ROWS ? (int)n : GEMM_ROWS,
-        .xq = c->xq + from * c->n_in + r * GEMM_CHUNK,
+        .xq = c->xq + from * 2 * c->n_in + r * XQ_BYTES,
         .sx = c->sx + from * (c->n_in / GEMM_CHUNK) + r,
         .xs = s.has_min ? c->xs + from * (c->n_in / s.group) + r : NULL,
         .minus = (s.group == 32 ? c->minus32 : c->minus16) + from * (c->n_in / s.group) + r,
     };
 }
 
-/* acc[r] += the group's part of the result. */
-INLINE void group_add(const struct gemm_spec s, const int n, const vi *sum, vf d, vf m,
-                      const float *sx, const float *xs, vf *acc)
+/* acc + the group's part of one row. */
+INLINE vf group_add(const struct gemm_spec s, vf acc, vi sum, vf d, vf m, const float *sx,
+                    const float *xs)
 {
-    UNROLL(16)
-    for (int r = 0; r < n; r++) {
-        vf part = __builtin_convertvector(sum[r], vf) * v_set(sx[r]);
-        acc[r] = v_fma(d, part, acc[r]);
-        if (s.has_min)
-            acc[r] = v_fma(m, v_set(xs[r]), acc[r]);
-    }
+    acc = v_fma(d, __builtin_convertvector(sum, vf) * v_set(*sx), acc);
+    return s.has_min ? v_fma(m, v_set(*xs), acc) : acc;
 }
 
 INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const enum dot_kind kind,
@@ -202,7 +203,7 @@ INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     const struct act_block a = act_block(c, s, row);
     const int8_t *x = a.xq;
-    const int per = GEMM_CHUNK / s.group;
+    const int per = GEMM_CHUNK / s.group, n_word = s.group / 4;
     vf acc[ROWS_MAX];
     UNROLL(8)
     for (int r = 0; r < n; r++)
@@ -213,29 +214,30 @@ INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const
             high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
         UNROLL(2)
         for (int j = 0; j < per; j++) {
-            const int64_t g = i * per + j;
-            vi sum[ROWS_MAX];
-            UNROLL(8)
-            for (int r = 0; r < n; r++) /* biases are powers of two */
-                sum[r] = s.bias ? (a.minus[g * GEMM_ROWS + r] - (vi){0}) * s.bias : (vi){0};
-            UNROLL(4)
-            for (int w = 0; w < 4; w++)
-                UNROLL(2)
-            for (int h = 0; h < 2; h++) {
-                if (per == 2 && h != j)
-                    continue;
-                const vu q = q_bytes(s, chunk, high, w, h);
-                UNROLL(8)
-                for (int r = 0; r < n; r++)
-                    sum[r] = dot_bytes(s, kind, sum[r], q, x + r * GEMM_CHUNK + 16 * h + 4 * w);
-            }
+            const int64_t g = (i * per + j) * GEMM_ROWS;
+            vu q[8];
             vf d, m;
-            group_scale(scales, s, g, &d, &m);
-            group_add(s, n, sum, d, m, a.sx + i * GEMM_ROWS,
-                      s.has_min ? a.xs + g * GEMM_ROWS : NULL, acc);
+            UNROLL(8)
+            for (int w = 0; w < n_word; w++)
+                q[w] = q_bytes(s, chunk, high, w & 3, per == 2 ? j : w >> 2);
+            group_scale(scales, s, i * per + j, &d, &m);
+            UNROLL(8)
+            for (int r = 0; r < n; r++) {
+                const int8_t *at = x + r * XQ_BYTES + 16 * j;
+                vi hi = {0}, lo = {0}; /* biases are powers of two */
+                if (s.bias)
+                    lo = (a.minus[g + r] - (vi){0}) * s.bias;
+                UNROLL(8)
+                for (int w = 0; w < n_word; w++) {
+                    hi = dot_bytes(s, kind, hi, q[w], at + 4 * w);
+                    lo = dot_bytes(s, kind, lo, q[w], at + GEMM_CHUNK + 4 * w);
+                }
+                acc[r] = group_add(s, acc[r], (hi << 4) + lo, d, m, a.sx + i * GEMM_ROWS + r,
+                                   s.has_min ? a.xs + g + r : NULL);
+            }
         }
         chunk += gemm_chunk_bytes(s, LANES);
-        x += a.rows * GEMM_CHUNK;
+        x += a.rows * XQ_BYTES;
     }
     rows_store(c, p, row, n, acc);
 }
@@ -267,7 +269,7 @@ INLINE void panel_rows(const struct gemm_call *c, const struct gemm_spec s,
 
 #ifdef CPU_ISA_amx
 
-/* ---- tiles: TDPBSSD covers 16 rows x one group x 16 outputs ---- */
+/* ---- tiles: a product covers 16 rows x one group x 16 outputs ---- */
 
 #define TILE 1024 /* bytes of a result */
 
@@ -280,34 +282,74 @@ struct tile_config {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* Tiles 0, 1: results; 2, 3: activations; 4, 5: weights. */
-static void tiles_open(int group)
+/* Values of 4 bits times 16 still fit bytes: then one product sums both digits, [hi lo] [16 q, q]. */
+INLINE bool both_digits(const struct gemm_spec s)
+{
+    return s.bits == 4 && s.group == GEMM_CHUNK;
+}
+
+/* Tiles 0, 1: results; 2, 3: activations; 4: weights. */
+static void tiles_open(const struct gemm_spec s)
 {
     struct tile_config t = {.palette = 1};
-    for (int i = 0; i < 6; i++) {
-        t.rows[i] = (uint8_t)(i < 4 ? 16 : group / 4);
-        t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? group : 64);
+    const int k = both_digits(s) ? XQ_BYTES : s.group; /* bytes of a product */
+    for (int i = 0; i < 5; i++) {
+        t.rows[i] = (uint8_t)(i < 4 ? 16 : k / 4);
+        t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? k : 64);
     }
     MEMORY_BARRIER(&t);
     _tile_loadconfig(&t);
 }
 
-/* The chunk's values less their bias, as signed bytes. */
+INLINE int tile_chunk_bytes(const struct gemm_spec s)
+{
+    return both_digits(s) ? 1024 : 512;
+}
+
+/* The chunk's values less their bias, as bytes. */
 INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
 {
     vu high[2] = {{0}};
     for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
         high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
-    UNROLL(4)
-    for (int i = 0; i < 4; i++)
-        UNROLL(2)
-    for (int h = 0; h < 2; h++) {
-        __m512i q = (__m512i)q_bytes(s, chunk, high, i, h);
+    UNROLL(8)
+    for (int w = 0; w < 8; w++) {
+        __m512i q = (__m512i)q_bytes(s, chunk, high, w & 3, w >> 2);
         if (s.bias)
             q = _mm512_sub_epi8(q, _mm512_set1_epi8((char)s.bias));
-        _mm512_store_si512(tile + (4 * h + i) * 64, q);
+        if (both_digits(s)) {
+            __m512i q16 = _mm512_and_si512(_mm512_slli_epi32(q, 4), _mm512_set1_epi8((char)0xf0));
+            _mm512_store_si512(tile + w * 64, q16);
+        }
+        _mm512_store_si512(tile + (both_digits(s) ? 8 + w : w) * 64, q);
     }
 }
+
+/* Products of group g to res: of both digits, or of one each. */
+INLINE void tile_group(const struct gemm_spec s, const uint8_t *tiles, const struct act_block *a,
+                       int64_t g, uint8_t *res)
+{
+    const int per = GEMM_CHUNK / s.group;
+    const int8_t *x = a->xq + g / per * a->rows * XQ_BYTES + g % per * 16;
+    _tile_loadd(4, tiles + g * (tile_chunk_bytes(s) / per), 64);
+    _tile_loadd(2, x, XQ_BYTES);
+    _tile_zero(0);
+    if (both_digits(s) && !s.bias) { /* 16 q is up to 240: unsigned */
+        _tile_dpbsud(0, 2, 4);
+    } else {
+        _tile_dpbssd(0, 2, 4);
+    }
+    _tile_stored(0, res, 64);
+    if (both_digits(s))
+        return;
+    _tile_loadd(3, x + GEMM_CHUNK, XQ_BYTES);
+    _tile_zero(1);
+    _tile_dpbssd(1, 3, 4);
+    _tile_stored(1, res + TILE, 64);
+}
+
+#define RING  4 /* groups whose results are held */
+#define AHEAD 2
 
 /* The block of rows at `row`, of which n are summed. Tiles always take 16 rows: behind the last block
  * there is more scratch memory, and sums of rows that do not exist are never stored. */
@@ -316,26 +358,30 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 {
     const int per = GEMM_CHUNK / s.group;
     uint8_t *res0 = c->wbuf;
-    const uint8_t *tile = res0 + 8 * TILE;
+    const uint8_t *tiles = res0 + 2 * RING * TILE;
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const struct act_block a = act_block(c, s, row);
     vf acc[GEMM_ROWS];
     UNROLL(16)
     for (int r = 0; r < n; r++)
         acc[r] = v_set(0);
-    MEMORY_BARRIER(tile);
-    for (int64_t g = 0; g < c->n_in / s.group; g++, tile += s.group * LANES) {
-        uint8_t *res = res0 + (g & 7) * TILE;
-        _tile_loadd(4, tile, 64);
-        _tile_loadd(2, a.xq + g / per * a.rows * GEMM_CHUNK + g % per * 16, GEMM_CHUNK);
-        _tile_zero(0);
-        _tile_dpbssd(0, 2, 4);
-        _tile_stored(0, res, 64);
+    MEMORY_BARRIER(tiles);
+    const int64_t n_group = c->n_in / s.group;
+    for (int64_t g = -AHEAD; g < n_group; g++) {
+        const int64_t next = g + AHEAD; /* its product runs while this one is summed */
+        if (next < n_group)
+            tile_group(s, tiles, &a, next, res0 + (next & (RING - 1)) * 2 * TILE);
+        if (g < 0)
+            continue;
+        const vi *res = (const vi *)(const void *)(res0 + (g & (RING - 1)) * 2 * TILE);
         vf d, m;
         group_scale(scales, s, g, &d, &m);
-        const vi *sum = (const vi *)(const void *)res;
-        group_add(s, n, sum, d, m, a.sx + g / per * GEMM_ROWS,
-                  s.has_min ? a.xs + g * GEMM_ROWS : NULL, acc);
+        UNROLL(16)
+        for (int r = 0; r < n; r++) {
+            vi sum = both_digits(s) ? res[r] : (res[r] << 4) + res[16 + r];
+            acc[r] = group_add(s, acc[r], sum, d, m, a.sx + g / per * GEMM_ROWS + r,
+                               s.has_min ? a.xs + g * GEMM_ROWS + r : NULL);
+        }
     }
     rows_store(c, p, row, n < a.rows ? n : a.rows, acc);
 }
@@ -345,16 +391,16 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 
 INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
-    uint8_t *tiles = (uint8_t *)c->wbuf + 8 * TILE;
+    uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * TILE;
     if (c->m >= TILE_ROWS_MIN)
-        tiles_open(s.group);
+        tiles_open(s);
     for (int p = 0; p < c->n_panel; p++) {
         int64_t row = 0;
         if (c->m >= TILE_ROWS_MIN) {
             const uint8_t *chunk = c->panel + (size_t)p * c->panel_bytes;
             chunk += gemm_scale_bytes(s, c->n_in, LANES);
             for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES))
-                chunk_expand(s, chunk, tiles + i * GEMM_CHUNK * LANES);
+                chunk_expand(s, chunk, tiles + i * tile_chunk_bytes(s));
             for (; c->m - row > 8; row += GEMM_ROWS)
                 tile_block(c, s, 16, p, row);
             if (c->m - row >= TILE_ROWS_MIN) {

@@ -1,6 +1,6 @@
 /* GEMM family: every table that this host can execute x every format x odd shapes, against the reference
- * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. 8-bit
- * activations: against the same sums of the rounded values, and alike in all tables that have FMA. With the
+ * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. int8:
+ * against the same sums of the rounded values, and alike in all tables that have FMA. With the
  * arguments `bench [table [threads [shape]]]`: times of SmolLM2's shapes. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -168,7 +168,7 @@ struct problem {
     double power; /* sum of all (w x)^2: unlike the result's square, no sum of few can cancel */
 };
 
-/* x in blocks of 32, rounded to multiples of a 127th of the largest. */
+/* x in blocks of 32, rounded to multiples of the largest / 2032. */
 static float *rounded(const struct problem *p)
 {
     float *q = xcalloc((size_t)(p->m * p->ldx + 1), sizeof *q);
@@ -179,7 +179,7 @@ static float *rounded(const struct problem *p)
             for (int i = 0; i < 32; i++)
                 top = fmaxf(top, fabsf(x[i]));
             for (int i = 0; i < 32 && top > 0; i++)
-                q[r * p->ldx + k + i] = nearbyintf(x[i] * (127 / top)) * (top / 127);
+                q[r * p->ldx + k + i] = nearbyintf(x[i] * (2032 / top)) * (top / 2032);
         }
     return q;
 }
