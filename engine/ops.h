@@ -24,7 +24,7 @@ struct dev_kv;     /* the KV pool of one model */
 enum eng_precision {
     PRECISION_DEFAULT, /* bf16 or better activations, whatever is fastest on this device */
     PRECISION_F32,     /* f32 activations, dequantised weights, f32 KV: the oracle mode */
-    PRECISION_INT8,    /* int8 activations in blocks of 32: opt-in */
+    PRECISION_INT8,    /* 8-bit integer products, activations in blocks of 32: opt-in */
 };
 
 struct backend_opts {
