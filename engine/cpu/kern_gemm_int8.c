@@ -1,7 +1,7 @@
 /* GEMM kernels of PRECISION_INT8, for every quantised layout: products of 8-bit integers. In blocks of 32 of
- * a row, activations become 12-bit integers, x = sx * v, which are two digits of 8 bits, v = 16 hi + lo
- * (one digit alone changes 4 % of the best tokens of a small model). The products of a
- * group are summed in integers, which is exact, and the scales are applied in f32:
+ * a row, activations become 12-bit integers, x = sx * v, in two digits of 8 bits, v = 16 hi + lo: one digit
+ * alone changes 4 % of the best tokens of a small model, and at one row memory is the limit either way. The
+ * products of a group are summed in integers, which is exact, and the scales are applied in f32:
  *
  *   y += D * (sx * sum((q - bias) v)) + M * (sx * sum(v))
  *

@@ -1,6 +1,6 @@
 /* Batch invariance: chosen tokens and the bits of their logits are the same alone, in a batch of 64, at any
  * chunk size, after a prefix-cache hit, after preemption, and for any number of threads. A tiny model on
- * every kernel table and precision; the real one, when it is there, on the default table. */
+ * every kernel table and precision; the real one, when it is there, on the default table, default and int8. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -181,11 +181,14 @@ static void test_real(void **st)
     const char *path = run_model_path(0);
     if (!path)
         skip(); /* counted by the runner */
-    matrix_run((struct matrix){.o = {.path = path, .device = "cpu", .n_ctx = 1024, .max_seqs = 64},
-                               .n_prompt = 200,
-                               .n_new = 8,
-                               .n_company_tok = 20,
-                               .seq_blocks = 16});
+    static const enum eng_precision p[] = {PRECISION_DEFAULT, PRECISION_INT8};
+    for (int k = 0; k < 2; k++)
+        matrix_run((struct matrix){
+            .o = {.path = path, .device = "cpu", .precision = p[k], .n_ctx = 1024, .max_seqs = 64},
+            .n_prompt = 200,
+            .n_new = 8,
+            .n_company_tok = 20,
+            .seq_blocks = 16});
 }
 
 int main(void)
