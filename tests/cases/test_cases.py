@@ -27,7 +27,7 @@ def run(*args):
         out = os.path.join(tmp, "out.json")
         subprocess.run([sys.executable, os.path.join(HERE, "run_cases.py"), "--model", "smollm2-135m", "--cases",
                         os.path.join(HERE, "open.jsonl"), "--json", out, "--timeout", "60",
-                        "--ref-chat-tokens", "32", *args], timeout=1200)
+                        "--ref-chat-tokens", "32", *args], timeout=1200, stdout=subprocess.DEVNULL)
         with open(out) as f:
             return {r["id"]: r for r in json.load(f)}
 
@@ -44,7 +44,7 @@ def main():
     for cid, r in sorted(res.items()):
         word = r.get("result") or r.get("status")
         if cid in MISSING:
-            print(f"{cid} {word}: needs {MISSING[cid]}" + (" -- passes: take it off the list" if word == "PASS" else ""))
+            print(f"{cid} skipped: needs {MISSING[cid]}" + (" -- passes: take it off the list" if word == "PASS" else ""))
         elif word != "PASS":
             failed.append(cid)
             print(f"{cid} {word}: {json.dumps(r)[:600]}")
