@@ -103,7 +103,7 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py)
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
 TSAN_SHORT = build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test:
 	@conf/setup.sh test
@@ -127,10 +127,21 @@ bare:
 	@tests/deploy/bare.sh $(ARGS)
 
 # Whole suites under the sanitizers; `make test` runs a short form of both.
-asan tsan:
+asan:
 	@conf/setup.sh test
-	@$(MAKE) -s -j2 VARIANT=$@ tests
-	@$(MAKE) -s VARIANT=$@ check
+	@$(MAKE) -s pull
+	@$(MAKE) -s -j2 VARIANT=asan tests
+	@$(MAKE) -s VARIANT=asan check
+# Threads meet in server, sched, the worker pool and the engine's door; kernels and parsers have one thread each.
+TSAN_PY := $(addprefix tsan=,tests/api/test_http.py tests/api/test_errors.py tests/api/test_openai.py tests/fault/test_process.py)
+tsan:
+	@conf/setup.sh test
+	@$(MAKE) -s pull
+	@$(MAKE) -s -j2 VARIANT=tsan tests
+	@$(MAKE) -s VARIANT=tsan check-tsan
+check-tsan:
+	@$(PYTHON) tests/run.py --parallel $(call in_group,unit) $(call in_group,sched) $(call in_group,api) $(B)/tests/models/test_step \
+	  --serial $(TSAN_PY)
 
 # Coverage-guided fuzzing with gcc (tests/fuzz/runner.c): each target for FUZZ_SECONDS, from FUZZ_SEED.
 FUZZ_SECONDS ?= 20
@@ -178,6 +189,6 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
+.PHONY: check-tsan all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
 .DELETE_ON_ERROR:
 .SECONDARY:

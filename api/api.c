@@ -24,6 +24,8 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
     set_default(&a->o.max_messages, 2048);
     set_default(&a->o.max_json_depth, 64);
     set_default(&a->o.max_logit_bias, 1024);
+    if (a->o.template_max_bytes == 0)
+        a->o.template_max_bytes = (size_t)64 << 20;
     set_default(&a->o.max_stop, 4);
     if (a->o.max_n > REQ_N_MAX)
         a->o.max_n = REQ_N_MAX;

@@ -456,7 +456,10 @@ static int render(struct chat_ctx *x, json_t *vars, struct buf *text)
     struct tm now;
     time_t t = (time_t)x->c->created;
     localtime_r(&t, &now);
-    struct api_template_limits lim = {.max_output = (size_t)64 << 20};
+    const struct api_opts *o = &x->c->api->o;
+    struct api_template_limits lim = {.max_steps = o->template_max_steps,
+                                      .max_loop = o->template_max_loop,
+                                      .max_output = o->template_max_bytes};
     int rc = api_template_render(m->tmpl, vars, &now, &lim, text, &e);
     if (rc == ERR_NOMEM)
         return api__nomem(x->c);

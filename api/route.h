@@ -13,16 +13,19 @@
 
 struct api; /* models and limits; read-only after set-up */
 
-struct api_opts {             /* 0 = default; the limits of the operations guide */
-    int max_n;                /* choices a request: 128 */
-    int max_prompts;          /* prompts a completions request: 64; n x prompts <= 256 */
-    int max_messages;         /* 2048 */
-    int max_json_depth;       /* 64 */
-    int max_logit_bias;       /* 1024 entries */
-    int max_stop;             /* 4 */
-    bool strict_fields;       /* unknown top-level fields are a 400, not a warning header */
-    double request_timeout_s; /* deadline of a whole answer; 0 = none */
-    double queue_timeout_s;   /* longest wait before the first step; 60 */
+struct api_opts {       /* 0 = default; the limits of the operations guide */
+    int max_n;          /* choices a request: 128 */
+    int max_prompts;    /* prompts a completions request: 64; n x prompts <= 256 */
+    int max_messages;   /* 2048 */
+    int max_json_depth; /* 64 */
+    int max_logit_bias; /* 1024 entries */
+    int64_t template_max_steps,
+        template_max_loop;     /* 1,000,000 and 10,000: see api_template_limits */
+    size_t template_max_bytes; /* 64 MiB of rendered prompt */
+    int max_stop;              /* 4 */
+    bool strict_fields;        /* unknown top-level fields are a 400, not a warning header */
+    double request_timeout_s;  /* deadline of a whole answer; 0 = none */
+    double queue_timeout_s;    /* longest wait before the first step; 60 */
 };
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e);

@@ -308,11 +308,12 @@ static int parse_argv(struct conf *c, int argc, char **argv, struct err *e)
 }
 
 /* Kubernetes puts STEPD_PORT=tcp://..., STEPD_SERVICE_HOST and the like into every pod beside a service called
- * "stepd": not meant for us. */
+ * "stepd": not meant for us. STEPD_CATALOGUE and STEPD_LIBDIR are read where they act, by every command. */
 static bool env_foreign(const char *low, const char *value)
 {
     return strncmp(low, "service_", 8) == 0 || strncmp(low, "port_", 5) == 0 ||
-           strncmp(low, "test_", 5) == 0 ||
+           strncmp(low, "test_", 5) == 0 || strcmp(low, "catalogue") == 0 ||
+           strcmp(low, "libdir") == 0 ||
            (strcmp(low, "port") == 0 && strncmp(value, "tcp://", 6) == 0);
 }
 

@@ -4,7 +4,9 @@
 #include "engine/engine_impl.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static bool device_is_null(const struct eng_opts *o)
 {
@@ -138,13 +140,35 @@ static int step_run(struct engine *g, const struct step_plan *p, const struct st
     return m->be->sync(m->dev);
 }
 
+#ifndef NDEBUG
+/* Fault injection in debug and sanitizer builds: the step numbered $FAULT_STEP fails as a device would, or, with
+ * $FAULT_STEP_MS, takes that long. */
+static int fault_step(struct engine *g, struct err *e)
+{
+    const char *at = getenv("FAULT_STEP"), *ms = getenv("FAULT_STEP_MS");
+    static long n_step; /* of the process: tests serve one model */
+    if (!at || ++n_step != strtol(at, NULL, 10))
+        return 0;
+    if (ms) {
+        usleep((unsigned)strtoul(ms, NULL, 10) * 1000u);
+        return 0;
+    }
+    err_set(&g->failed, ERR_DEVICE, "step %ld failed on request", n_step);
+    return err_set(e, ERR_DEVICE, "%s", g->failed.text);
+}
+#else
+#define fault_step(g, e) 0
+#endif
+
 int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
 {
     struct step_meta meta;
     const char *what = "";
     if (g->failed.code)
         return err_set(e, g->failed.code, "%s", g->failed.text);
-    int rc = eng_batch_build(&g->batch, p, &meta, e);
+    int rc = fault_step(g, e);
+    if (!rc)
+        rc = eng_batch_build(&g->batch, p, &meta, e);
     if (rc)
         return rc;
     g->n_logit = meta.n_logit;

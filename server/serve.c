@@ -123,6 +123,9 @@ static int open_models(struct srv *s, struct err *e)
         .max_messages = (int)c->max_messages,
         .max_json_depth = (int)c->max_json_depth,
         .max_logit_bias = (int)c->max_logit_bias,
+        .template_max_steps = c->template_max_steps,
+        .template_max_loop = c->template_max_loop,
+        .template_max_bytes = (size_t)c->template_max_bytes,
         .strict_fields = c->strict_fields,
         .request_timeout_s = c->request_timeout,
         .queue_timeout_s = c->queue_timeout > 0 ? c->queue_timeout : 1e8, /* 0 = none */
