@@ -43,7 +43,6 @@ static const struct {
     {"pull", "NAME", "fetch a model; stepd pull --help", srv_pull_main},
     {"plan", "MODEL", "memory that a model needs, without loading it", srv_plan_main},
     {"bench", "--url URL", "measure a running server; stepd bench --help", srv_bench_main},
-    {"plan", "MODEL", "the memory a model would take, without loading it", srv_plan_main},
     {"health", "", "ask a running server whether it is ready: exit code 0 or 1", srv_health_main},
     {"options", "[--markdown|--ini]", "print the table of options", options_main},
     {"version", "", "print the version", version_main},

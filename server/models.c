@@ -87,7 +87,9 @@ int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_
             rc = err_set(e, ERR_NOTFOUND, "model '%s' is not here yet: run `stepd pull %s`", arg,
                          arg);
     } else if (!below(arg, dir, path, n)) {
-        if (strchr(arg, '/') && strncmp(arg, "hf:", 3) != 0)
+        size_t len = strlen(arg);
+        bool file = len > 5 && strcmp(arg + len - 5, ".gguf") == 0;
+        if ((file || strchr(arg, '/')) && strncmp(arg, "hf:", 3) != 0)
             rc = err_set(e, ERR_NOTFOUND, "no such file or folder: %.180s", arg);
         else if (strchr(arg, '/'))
             rc = err_set(e, ERR_NOTFOUND, "not here yet: run `stepd pull %.180s`", arg);

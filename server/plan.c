@@ -99,7 +99,7 @@ static int models_plan(const struct conf *c, bool json)
             buf_char(&out, i ? ',' : '[');
         rc = model_plan(c, c->model.v[i], json, &out, &e);
         if (rc)
-            fprintf(stderr, "stepd plan: %s: %s\n", c->model.v[i], e.text);
+            fprintf(stderr, "stepd plan: %s\n", e.text); /* the text names the file */
     }
     if (rc == 0 && !out.failed)
         printf("%s%s", buf_cstr(&out), json ? "]\n" : "");
