@@ -42,7 +42,7 @@ static void check_stream(struct conn *k, int64_t idle_us)
 {
     struct xchg *x = k->x;
     const struct conf *c = k->s->conf;
-    if (!x)
+    if (!x || x->in_pool) /* the call belongs to the pool thread */
         return;
     if (x->queued && !x->suspended && !x->stalled && srv_call_unsent(x) &&
         over(idle_us, c->stall_timeout)) {
@@ -50,7 +50,7 @@ static void check_stream(struct conn *k, int64_t idle_us)
         srv_conn_shut(k);
         return;
     }
-    if (x->call.stream && !x->call.done && x->suspended && !x->in_pool && c->sse_ping > 0 &&
+    if (x->call.stream && !x->call.done && x->suspended && c->sse_ping > 0 &&
         over(idle_us, c->sse_ping)) {
         /* From here on the status is settled: errors become frames. */
         x->call.streamed = true;

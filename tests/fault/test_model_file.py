@@ -3,6 +3,7 @@
 a hang. `stepd plan` reads the same headers through the same code and is quick, so it gets the many variants."""
 import os
 import random
+import shutil
 import re
 import subprocess
 import unittest
@@ -69,9 +70,10 @@ class ModelFile(unittest.TestCase):
         if os.geteuid() != 0:
             self.refused(path, "[Pp]ermission denied")
             return
-        # root reads everything: drop to another user for the child
+        # root reads everything: drop to another user for the child, with a copy of the program that it can reach
         os.chmod(DIR.name, 0o755)
-        r = subprocess.run([STEPD, "plan", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * SLOW,
+        program = shutil.copy(STEPD, DIR.name)
+        r = subprocess.run([program, "plan", path], stdin=subprocess.DEVNULL, capture_output=True, timeout=60 * SLOW,
                            user=65534, group=65534, extra_groups=[])
         self.assertEqual(r.returncode, 1, r)
         self.assertIn(b"Permission denied", r.stderr)
