@@ -89,6 +89,15 @@ static int model_plan(const struct conf *c, const char *arg, bool json, struct b
     return 0;
 }
 
+/* Errors of the file's own structure name it already. */
+static void complain(const char *model, const struct err *e)
+{
+    if (strncmp(e->text, model, strlen(model)) == 0)
+        fprintf(stderr, "stepd plan: %s\n", e->text);
+    else
+        fprintf(stderr, "stepd plan: %s: %s\n", model, e->text);
+}
+
 static int models_plan(const struct conf *c, bool json)
 {
     struct buf out = {0};
@@ -99,7 +108,7 @@ static int models_plan(const struct conf *c, bool json)
             buf_char(&out, i ? ',' : '[');
         rc = model_plan(c, c->model.v[i], json, &out, &e);
         if (rc)
-            fprintf(stderr, "stepd plan: %s\n", e.text); /* the text names the file */
+            complain(c->model.v[i], &e);
     }
     if (rc == 0 && !out.failed)
         printf("%s%s", buf_cstr(&out), json ? "]\n" : "");
