@@ -189,32 +189,15 @@ static int chat_modalities(struct api_call *c, json_t *o)
     return 0;
 }
 
+static int chat_parse(struct api_call *c, struct gen *g, json_t *o)
+{
+    g->prompt_param = "messages";
+    if (chat_limits(c, g, o) || chat_tools(c, o) || chat_modalities(c, o))
+        return ERR_INVAL;
+    return gen_prompts_alloc(g, 1) ? api__nomem(c) : chat_prompt(c, g, o);
+}
+
 int api_chat(struct api_call *c)
 {
-    json_t *o = api__body(c);
-    if (!o)
-        return ERR_INVAL;
-    int rc = ERR_INVAL;
-    struct api_model *m = api__get_model(c, o);
-    struct gen *g = m ? gen_new(c, m, &writer) : NULL;
-    if (g) {
-        g->prompt_param = "messages";
-        rc = api__check_fields(c, o, gen_fields, known);
-        if (!rc)
-            rc = gen_params(c, g, o);
-        if (!rc)
-            rc = chat_limits(c, g, o);
-        if (!rc)
-            rc = chat_tools(c, o);
-        if (!rc)
-            rc = chat_modalities(c, o);
-        if (!rc && gen_prompts_alloc(g, 1))
-            rc = api__nomem(c);
-        if (!rc)
-            rc = chat_prompt(c, g, o);
-        if (!rc)
-            rc = gen_submit(c, g);
-    }
-    json_decref(o);
-    return rc;
+    return gen_run(c, &writer, known, chat_parse);
 }

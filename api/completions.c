@@ -249,27 +249,14 @@ static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
+static int completion_parse(struct api_call *c, struct gen *g, json_t *o)
+{
+    g->prompt_param = "prompt";
+    g->continues = true;
+    return completion_limits(c, g, o) ? ERR_INVAL : get_prompt(c, g, o);
+}
+
 int api_completions(struct api_call *c)
 {
-    json_t *o = api__body(c);
-    if (!o)
-        return ERR_INVAL;
-    int rc = ERR_INVAL;
-    struct api_model *m = api__get_model(c, o);
-    struct gen *g = m ? gen_new(c, m, &writer) : NULL;
-    if (g) {
-        g->prompt_param = "prompt";
-        g->continues = true;
-        rc = api__check_fields(c, o, gen_fields, known);
-        if (!rc)
-            rc = gen_params(c, g, o);
-        if (!rc)
-            rc = completion_limits(c, g, o);
-        if (!rc)
-            rc = get_prompt(c, g, o);
-        if (!rc)
-            rc = gen_submit(c, g);
-    }
-    json_decref(o);
-    return rc;
+    return gen_run(c, &writer, known, completion_parse);
 }

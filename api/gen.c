@@ -182,6 +182,28 @@ int gen_submit(struct api_call *c, struct gen *g)
     return g->head.failed ? api__nomem(c) : 0;
 }
 
+int gen_run(struct api_call *c, const struct gen_writer *w, const char *const *known,
+            int (*parse)(struct api_call *c, struct gen *g, json_t *o))
+{
+    json_t *o = api__body(c);
+    if (!o)
+        return ERR_INVAL;
+    int rc = ERR_INVAL;
+    struct api_model *m = api__get_model(c, o);
+    struct gen *g = m ? gen_new(c, m, w) : NULL;
+    if (g) {
+        rc = api__check_fields(c, o, gen_fields, known);
+        if (!rc)
+            rc = gen_params(c, g, o);
+        if (!rc)
+            rc = parse(c, g, o);
+        if (!rc)
+            rc = gen_submit(c, g);
+    }
+    json_decref(o);
+    return rc;
+}
+
 /* ---- text ---- */
 
 /* The stop string that is complete first at or after `from` (so that the cut does not depend on where tokens

@@ -81,6 +81,10 @@ struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_wr
 int gen_prompts_alloc(struct gen *g, int n_prompt); /* 0 or ERR_NOMEM */
 /* Check lengths and build c->req[]: the call is ready to submit. */
 int gen_submit(struct api_call *c, struct gen *g);
+/* Prepare function of an endpoint: body, model, fields (`known` beside gen_fields), shared parameters, then
+ * `parse`, which reads the endpoint's own and fills g->prompt, then gen_submit. */
+int gen_run(struct api_call *c, const struct gen_writer *w, const char *const *known,
+            int (*parse)(struct api_call *c, struct gen *g, json_t *o));
 void gen_event(struct api_call *c, int req, const struct event *ev);
 void gen_free(struct api_call *c);
 

@@ -7,10 +7,12 @@ STEPD names the binary (default build/release/stepd). A daemon that does not sto
 sanitizer report, fails the test."""
 import http.client
 import json
+import lzma
 import os
 import re
 import signal
 import socket
+import struct
 import subprocess
 import tempfile
 import time
@@ -21,6 +23,23 @@ VARIANT = os.environ.get("VARIANT", "release")
 SLOW = {"asan": 4, "tsan": 10}.get(VARIANT, 1)  # how much longer things may take
 SMOLLM2 = os.environ.get("STEPD_TEST_MODEL", os.path.join(
     os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), "smollm2-135m-instruct-q4_1.gguf"))
+
+
+_models = tempfile.TemporaryDirectory(prefix="stepd-test-")
+
+
+def tiny_model():
+    """Path of the tiny test model with a long context: the null device needs no more than its vocabulary."""
+    path = os.path.join(_models.name, "tiny.gguf")
+    if not os.path.exists(path):
+        with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f:
+            data = bytearray(f.read())
+        key = b"llama.context_length"
+        at = data.index(key) + len(key) + 4
+        data[at:at + 4] = struct.pack("<I", 1 << 20)
+        with open(path, "wb") as f:
+            f.write(data)
+    return path
 
 
 def free_port():

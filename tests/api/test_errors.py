@@ -208,7 +208,6 @@ class Errors(unittest.TestCase):
 
     @classmethod
     def setUpClass(cls):
-        test_http.make_model()
         cls.d = test_http.start(*cls.args)
 
     @classmethod
@@ -354,7 +353,6 @@ class Strict(Errors):
 
 class Greedy(unittest.TestCase):
     def test_choices_are_equal(self):  # 38; a model that computes
-        test_http.make_model()
         with test_http.Daemon("--device", "cpu", "--ctx-size", "256", model=test_http.MODEL) as d:
             s, r = d.post(CHAT, chat(n=2, temperature=0, max_tokens=12))
             self.assertEqual(s, 200, r)

@@ -4,7 +4,6 @@ Runs on the null device, so that it judges server and scheduler alone. Standard 
 import concurrent.futures
 import http.client
 import json
-import lzma
 import os
 import resource
 import signal
@@ -19,21 +18,10 @@ import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from daemon import SLOW, STEPD, TOP, Daemon, free_port  # noqa: E402
+from daemon import SLOW, STEPD, TOP, Daemon, free_port, tiny_model  # noqa: E402
 
 DIR = tempfile.TemporaryDirectory(prefix="stepd-http-")
-MODEL = os.path.join(DIR.name, "tiny.gguf")
-
-
-def make_model():
-    """The tiny test model with a long context: the null device needs no more than its vocabulary."""
-    with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f:
-        data = bytearray(f.read())
-    key = b"llama.context_length"
-    at = data.index(key) + len(key) + 4
-    data[at:at + 4] = struct.pack("<I", 1 << 20)
-    with open(MODEL, "wb") as f:
-        f.write(data)
+MODEL = tiny_model()
 
 
 def start(*args, **kw):
@@ -801,5 +789,4 @@ class Threads(Case):
 
 
 if __name__ == "__main__":
-    make_model()
     unittest.main()

@@ -54,7 +54,6 @@ def validator(name):
 class Schema(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        test_http.make_model()
         cls.d = test_http.Daemon("--device", "cpu", "--ctx-size", "512", model=test_http.MODEL)
 
     @classmethod

@@ -1,30 +1,14 @@
 """Shared by the fault tests: model files, and a short script of requests whose answers can be compared."""
 import json
-import lzma
 import os
-import struct
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from daemon import SLOW, SMOLLM2, STEPD, TOP, VARIANT, Daemon, free_port  # noqa: E402,F401
+from daemon import SLOW, SMOLLM2, STEPD, TOP, VARIANT, Daemon, free_port, tiny_model  # noqa: E402,F401
 
 DIR = tempfile.TemporaryDirectory(prefix="stepd-fault-")
 REPORT = r"ERROR: \w+Sanitizer|runtime error:|WARNING: ThreadSanitizer|stepd: bug"
-
-
-def tiny_model():
-    """The tiny test model with a long context: the null device needs no more than its vocabulary."""
-    path = os.path.join(DIR.name, "tiny.gguf")
-    if not os.path.exists(path):
-        with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f:
-            data = bytearray(f.read())
-        key = b"llama.context_length"
-        at = data.index(key) + len(key) + 4
-        data[at:at + 4] = struct.pack("<I", 1 << 20)
-        with open(path, "wb") as f:
-            f.write(data)
-    return path
 
 
 def start(*args, **kw):
