@@ -31,20 +31,20 @@ int ops_check_blocks(const struct step_meta *m, int32_t n_block);
 int ops_check_kv(const struct kv_desc *k, struct err *e);
 int ops_check_weight(const struct weight_desc *w, struct err *e);
 
-/* `act` is the dtype of activations, m the step. */
-int ops_check_embed(const struct op_embed *a, enum dtype act, const struct step_meta *m,
-                    int64_t n_in, int64_t n_out);
-int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype act);
-int ops_check_linear(const struct op_linear *a, enum dtype act, int64_t n_in, int64_t n_out);
-int ops_check_rope_kv(const struct op_rope_kv *a, enum dtype act, const struct step_meta *m,
+/* `mul` is the backend's mul_dtype, m the step. */
+int ops_check_embed(const struct op_embed *a, const struct step_meta *m, int64_t n_in,
+                    int64_t n_out);
+int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype mul);
+int ops_check_linear(const struct op_linear *a, enum dtype mul, int64_t n_in, int64_t n_out);
+int ops_check_rope_kv(const struct op_rope_kv *a, const struct step_meta *m,
                       const struct kv_desc *k);
-int ops_check_attn(const struct op_attn *a, enum dtype act, const struct step_meta *m,
+int ops_check_attn(const struct op_attn *a, enum dtype mul, const struct step_meta *m,
                    const struct kv_desc *k);
 /* Blocks that hold what the rows see are there; those wholly before every window may be gone. */
 int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block);
-int ops_check_act_mul(const struct op_act_mul *a, enum dtype act);
-int ops_check_gather(const struct op_gather *a, enum dtype act, const struct step_meta *m);
-int ops_check_scale(const struct op_scale *a, enum dtype act);
+int ops_check_act_mul(const struct op_act_mul *a, enum dtype mul);
+int ops_check_gather(const struct op_gather *a, enum dtype mul, const struct step_meta *m);
+int ops_check_scale(const struct op_scale *a);
 int ops_check_sample(const struct op_sample *a);
 int ops_check_kv_copy(const struct op_kv_copy *a, int32_t n_block);
 

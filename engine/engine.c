@@ -24,7 +24,7 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
         return rc;
     m->be->info(m->dev, &bi);
     snprintf(g->l.info.backend, sizeof g->l.info.backend, "%s", bi.name);
-    rc = model_work_open(m, bi.act_dtype, g->l.info.max_rows, g->l.info.max_logit_rows, e);
+    rc = model_work_open(m, bi.mul_dtype, g->l.info.max_rows, g->l.info.max_logit_rows, e);
     if (rc)
         return rc;
     g->l.info.work_bytes = m->work.bytes;

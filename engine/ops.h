@@ -1,6 +1,6 @@
 /* The contract between model forwards and backends: fused operations over tensors. Every backend
  * (engine/ref, engine/cpu, cuda/) fills one `struct backend`. Ops are issued in order on the backend's
- * queue and may be asynchronous: only `read`, `sample` and `sync` wait. Shapes are checked by the op
+ * queue and may be asynchronous: only `read`, `sync` and `sample_wait` wait. Shapes are checked by the op
  * (ERR_INVAL = a bug in a forward); a device failure is sticky (ERR_DEVICE). Nothing here allocates after the
  * buffers, weights and KV pool are opened. One thread (the engine thread) calls everything here.
  *
@@ -35,9 +35,11 @@ struct backend_opts {
 };
 
 struct backend_info {
-    char name[64];        /* "cpu avx512 f32", ... */
-    enum dtype act_dtype; /* of activations between ops */
+    char name[64]; /* "cpu avx512 f32", ... */
+    enum dtype
+        mul_dtype; /* of tensors that only products read: f32, or bf16 where that is what they multiply */
     int n_threads;
+    bool lookahead; /* ops are asynchronous and step_meta.tok may hold TOK_SAMPLED(i) */
 };
 
 /* A matrix [n_out, n_in] made of parts stacked along n_out (e.g. q, k, v). A part's rows lie as in the
@@ -64,11 +66,15 @@ struct kv_desc {
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 */
 };
 
+/* A token that the host does not know yet: what the last `sample` chose in its row i. Only for backends with
+ * backend_info.lookahead, so that a step can be issued while the one before still runs. */
+#define TOK_SAMPLED(i) (-1 - (i))
+
 /* Everything a step's ops need about its rows; uploaded once per step. A row is one token. Rows of a
  * sequence are consecutive. Pointers belong to the caller and stay valid until the next step_begin. */
 struct step_meta {
     int n_row, n_seq, n_logit;
-    const int32_t *tok;         /* [n_row] token ids */
+    const int32_t *tok;         /* [n_row] token ids, or TOK_SAMPLED */
     const int32_t *pos;         /* [n_row] positions */
     const int32_t *seq_start;   /* [n_seq + 1] first row of each sequence */
     const int32_t *block_table; /* [n_seq, block_stride] block numbers */
@@ -76,7 +82,8 @@ struct step_meta {
     const int32_t *logit_row; /* [n_logit] rows that need logits, ascending */
 };
 
-/* ---- arguments of the ops; tensors are [rows, cols] of act_dtype unless said otherwise ---- */
+/* ---- arguments of the ops; tensors are f32 [rows, cols] unless said otherwise. (mul): mul_dtype, the rounding that
+ * the product behind it makes anyway, so a half-size tensor loses nothing ---- */
 
 /* dst[i,:] = scale * w[tok[i],:] */
 struct op_embed {
@@ -88,15 +95,16 @@ struct op_embed {
 /* If add.buf: x += add. Then dst = x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019).
  * dst.buf == 0: only the addition. dst may be x itself when nothing is added. */
 struct op_rmsnorm {
-    struct tensor dst, x, add; /* [n, d] */
-    struct tensor w;           /* f32 [d] */
+    struct tensor dst;    /* [n, d] f32 or (mul) */
+    struct tensor x, add; /* [n, d] */
+    struct tensor w;      /* f32 [d] */
     float eps;
 };
 
 /* dst = src * w^T + bias; bias.buf may be 0. */
 struct op_linear {
     struct tensor dst; /* [n, n_out] */
-    struct tensor src; /* [n, n_in] */
+    struct tensor src; /* (mul) [n, n_in] */
     const struct dev_weight *w;
     struct tensor bias; /* f32 [n_out] */
 };
@@ -125,12 +133,15 @@ struct op_rope_kv {
 /* Causal paged attention: row i of a sequence sees positions [max(0, pos - window + 1), pos].
  * KV is split at fixed absolute positions, so a row's result does not depend on chunking. */
 struct op_attn {
-    struct tensor dst; /* [n_row, n_head * head_dim] */
+    struct tensor dst; /* (mul) [n_row, n_head * head_dim] */
     struct tensor qkv; /* as in op_rope_kv; only q is read */
     int n_head, n_kv_head, head_dim;
     float scale;
     int window;    /* 0 = none */
     float softcap; /* 0 = none; else softcap * tanh(s / softcap) */
+    /* f32 [n_head] or buf 0: a learned score a head that takes part in the softmax's sum and adds no value
+     * (attention sink, gpt-oss; Xiao et al. 2023). */
+    struct tensor sinks;
     const struct dev_kv *kv;
     int layer;
 };
@@ -138,15 +149,15 @@ struct op_attn {
 enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF };
 /* dst = act(gate) * up */
 struct op_act_mul {
-    struct tensor dst;     /* [n, d] */
+    struct tensor dst;     /* (mul) [n, d] */
     struct tensor gate_up; /* [n, 2 d]: gate then up */
     enum act_kind act;
 };
 
 /* dst[i,:] = src[logit_row[i],:] */
 struct op_gather {
-    struct tensor dst; /* [n_logit, d] */
-    struct tensor src; /* [n_row, d] */
+    struct tensor dst; /* [n_logit, d] f32 or (mul) */
+    struct tensor src; /* [n_row, d] as dst */
 };
 
 /* In place: x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. */
@@ -189,7 +200,8 @@ struct sample_out {
     float top_logprob[SAMPLE_TOP_MAX];
     bool bad; /* the row's logits hold NaN: token is not to be used */
 };
-/* Waits. logits f32 or act_dtype [n, n_vocab]; may be overwritten. */
+/* logits f32 [n, n_vocab]; may be overwritten. `rows` and what it points to may be reused when the call returns;
+ * `out` is filled when the next `sync` or `sample_wait` has returned. */
 struct op_sample {
     struct tensor logits;
     const struct sample_row *rows; /* [n] host memory */
@@ -208,7 +220,7 @@ struct op_kv_copy {
     X(embed)                                                                                       \
     X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
 
-#define BACKEND_ABI 1
+#define BACKEND_ABI 2
 struct backend {
     uint32_t abi; /* BACKEND_ABI */
     const char *name;
@@ -234,6 +246,8 @@ struct backend {
     /* `m` describes the rows of all ops until the next step_begin. */
     int (*step_begin)(struct dev *d, const struct step_meta *m);
     int (*sync)(struct dev *d); /* wait for everything issued */
+    /* Wait for the oldest `sample` that is not waited for; later ones go on. At most 2 may be open. */
+    int (*sample_wait)(struct dev *d);
 
 #define OPS_FIELD(name) int (*name)(struct dev * d, const struct op_##name *a);
     OPS_LIST(OPS_FIELD)

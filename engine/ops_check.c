@@ -18,6 +18,12 @@ bool ops_is_2d(const struct tensor *t, enum dtype d, int64_t rows, int64_t cols)
            t->stride[1] == 1 && t->stride[0] >= (t->shape[0] > 1 ? cols : 0);
 }
 
+/* f32 or the dtype of products. */
+static bool is_2d_of(const struct tensor *t, enum dtype mul, int64_t rows, int64_t cols)
+{
+    return ops_is_2d(t, t->dtype == mul ? mul : DT_F32, rows, cols);
+}
+
 bool ops_is_vec(const struct tensor *t, int64_t n, bool may_miss)
 {
     if (!t->buf)
@@ -107,48 +113,49 @@ int ops_check_weight(const struct weight_desc *w, struct err *e)
     return 0;
 }
 
-int ops_check_embed(const struct op_embed *a, enum dtype act, const struct step_meta *m,
-                    int64_t n_in, int64_t n_out)
+int ops_check_embed(const struct op_embed *a, const struct step_meta *m, int64_t n_in,
+                    int64_t n_out)
 {
-    WANT(ops_is_2d(&a->dst, act, m->n_row, n_in));
+    WANT(ops_is_2d(&a->dst, DT_F32, m->n_row, n_in));
     for (int i = 0; i < m->n_row; i++)
-        WANT(m->tok[i] >= 0 && m->tok[i] < n_out);
+        WANT(m->tok[i] <
+             n_out); /* negative: see TOK_SAMPLED; step_begin refuses it where it must */
     return 0;
 }
 
-int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype act)
+int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype mul)
 {
     int64_t n = a->x.shape[0], d = a->x.shape[1];
-    WANT(ops_is_2d(&a->x, act, -1, d));
-    WANT(!a->add.buf || ops_is_2d(&a->add, act, n, d));
+    WANT(ops_is_2d(&a->x, DT_F32, -1, d));
+    WANT(!a->add.buf || ops_is_2d(&a->add, DT_F32, n, d));
     WANT(a->dst.buf || a->add.buf);
     if (a->dst.buf)
-        WANT(ops_is_2d(&a->dst, act, n, d) && ops_is_vec(&a->w, d, false) && a->eps >= 0);
+        WANT(is_2d_of(&a->dst, mul, n, d) && ops_is_vec(&a->w, d, false) && a->eps >= 0);
     return 0;
 }
 
-int ops_check_linear(const struct op_linear *a, enum dtype act, int64_t n_in, int64_t n_out)
+int ops_check_linear(const struct op_linear *a, enum dtype mul, int64_t n_in, int64_t n_out)
 {
-    WANT(ops_is_2d(&a->src, act, -1, n_in));
-    WANT(ops_is_2d(&a->dst, act, a->src.shape[0], n_out));
+    WANT(ops_is_2d(&a->src, mul, -1, n_in));
+    WANT(ops_is_2d(&a->dst, DT_F32, a->src.shape[0], n_out));
     WANT(ops_is_vec(&a->bias, n_out, true));
     return 0;
 }
 
-static int check_qkv(const struct tensor *qkv, enum dtype act, const struct step_meta *m,
-                     const struct kv_desc *k, const int head[4])
+static int check_qkv(const struct tensor *qkv, const struct step_meta *m, const struct kv_desc *k,
+                     const int head[4])
 {
     int n_head = head[0], n_kv_head = head[1], head_dim = head[2], layer = head[3];
     WANT(n_kv_head == k->n_kv_head && head_dim == k->head_dim);
     WANT(n_head > 0 && n_head % n_kv_head == 0 && layer >= 0 && layer < k->n_layer);
-    WANT(ops_is_2d(qkv, act, m->n_row, (int64_t)(n_head + 2 * n_kv_head) * head_dim));
+    WANT(ops_is_2d(qkv, DT_F32, m->n_row, (int64_t)(n_head + 2 * n_kv_head) * head_dim));
     return 0;
 }
 
-int ops_check_rope_kv(const struct op_rope_kv *a, enum dtype act, const struct step_meta *m,
+int ops_check_rope_kv(const struct op_rope_kv *a, const struct step_meta *m,
                       const struct kv_desc *k)
 {
-    WANT(!check_qkv(&a->qkv, act, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
+    WANT(!check_qkv(&a->qkv, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
     WANT(a->style == ROPE_NORM || a->style == ROPE_NEOX || a->style == ROPE_NONE);
     if (a->style != ROPE_NONE) {
         WANT(a->n_rot > 0 && a->n_rot % 2 == 0 && a->n_rot <= a->head_dim);
@@ -158,11 +165,12 @@ int ops_check_rope_kv(const struct op_rope_kv *a, enum dtype act, const struct s
     return 0;
 }
 
-int ops_check_attn(const struct op_attn *a, enum dtype act, const struct step_meta *m,
+int ops_check_attn(const struct op_attn *a, enum dtype mul, const struct step_meta *m,
                    const struct kv_desc *k)
 {
-    WANT(!check_qkv(&a->qkv, act, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
-    WANT(ops_is_2d(&a->dst, act, m->n_row, (int64_t)a->n_head * a->head_dim));
+    WANT(!check_qkv(&a->qkv, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
+    WANT(ops_is_2d(&a->dst, mul, m->n_row, (int64_t)a->n_head * a->head_dim));
+    WANT(ops_is_vec(&a->sinks, a->n_head, true));
     WANT(a->window >= 0 && a->softcap >= 0 && isfinite(a->scale));
     return 0;
 }
@@ -187,24 +195,24 @@ int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block
     return 0;
 }
 
-int ops_check_act_mul(const struct op_act_mul *a, enum dtype act)
+int ops_check_act_mul(const struct op_act_mul *a, enum dtype mul)
 {
     int64_t n = a->dst.shape[0], d = a->dst.shape[1];
-    WANT(ops_is_2d(&a->dst, act, -1, d) && ops_is_2d(&a->gate_up, act, n, 2 * d));
+    WANT(ops_is_2d(&a->dst, mul, -1, d) && ops_is_2d(&a->gate_up, DT_F32, n, 2 * d));
     WANT(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GELU_ERF);
     return 0;
 }
 
-int ops_check_gather(const struct op_gather *a, enum dtype act, const struct step_meta *m)
+int ops_check_gather(const struct op_gather *a, enum dtype mul, const struct step_meta *m)
 {
     int64_t d = a->dst.shape[1];
-    WANT(ops_is_2d(&a->dst, act, m->n_logit, d) && ops_is_2d(&a->src, act, m->n_row, d));
+    WANT(is_2d_of(&a->dst, mul, m->n_logit, d) && ops_is_2d(&a->src, a->dst.dtype, m->n_row, d));
     return 0;
 }
 
-int ops_check_scale(const struct op_scale *a, enum dtype act)
+int ops_check_scale(const struct op_scale *a)
 {
-    WANT(ops_is_2d(&a->x, act, -1, a->x.shape[1]) && a->softcap >= 0);
+    WANT(ops_is_2d(&a->x, DT_F32, -1, a->x.shape[1]) && a->softcap >= 0);
     return 0;
 }
 

@@ -161,7 +161,7 @@ static void rope_rows(void *arg, int task, int worker)
 
 int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
 {
-    if (!d->in_step || !a->kv || ops_check_rope_kv(a, DT_F32, &d->meta, &a->kv->desc) ||
+    if (!d->in_step || !a->kv || ops_check_rope_kv(a, &d->meta, &a->kv->desc) ||
         check_blocks(d, a->kv, -1))
         return ERR_INVAL;
     struct rope_job j = {.d = d, .kv = a->kv, .layer = a->layer, .attn_factor = a->attn_factor};

@@ -101,7 +101,7 @@ out:
 static void dev_info(const struct dev *d, struct backend_info *out)
 {
     static const char *const names[] = {"", " f32", " int8"};
-    *out = (struct backend_info){.act_dtype = DT_F32, .n_threads = d->n_threads};
+    *out = (struct backend_info){.mul_dtype = DT_F32, .n_threads = d->n_threads};
     snprintf(out->name, sizeof out->name, "cpu %s%s", d->isa->name, names[d->precision]);
 }
 
@@ -240,6 +240,7 @@ const struct backend cpu_backend = {
     .kv_block_bytes = cpu__kv_block_bytes,
     .step_begin = step_begin,
     .sync = dev_sync,
+    .sample_wait = dev_sync,
     .embed = cpu__embed,
     .rmsnorm = cpu__rmsnorm,
     .linear = cpu__linear,

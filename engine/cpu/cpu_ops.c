@@ -44,7 +44,7 @@ static void embed_rows(void *arg, int task, int worker)
 int cpu__embed(struct dev *d, const struct op_embed *a)
 {
     if (!d->in_step || !a->w || !a->w->desc.rows ||
-        ops_check_embed(a, DT_F32, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
+        ops_check_embed(a, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
         return ERR_INVAL;
     struct rows r = {.d = d, .n = d->meta.n_row, .cols = a->w->desc.n_in, .op = a};
     r.dst = cpu__ptr(d, &a->dst);
@@ -165,7 +165,7 @@ static void scale_rows(void *arg, int task, int worker)
 
 int cpu__scale(struct dev *d, const struct op_scale *a)
 {
-    if (ops_check_scale(a, DT_F32))
+    if (ops_check_scale(a))
         return ERR_INVAL;
     struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
     r.x = cpu__ptr(d, &a->x);

@@ -54,8 +54,8 @@ struct model_layer {
     struct tensor qkv_bias, attn_out_bias, gate_up_bias, down_bias;
 };
 
-/* Activations of a step, [max_rows or max_logit_rows, ...]. The residual stream and the logits are
- * f32; the others have the backend's act_dtype. */
+/* Activations of a step, [max_rows or max_logit_rows, ...]. What only products read (h, att, ff, al) has the
+ * backend's mul_dtype; the others, the residual stream among them, are f32. */
 struct model_work {
     dev_buf buf;
     size_t bytes;
@@ -97,7 +97,7 @@ const struct model_arch *model_arch_find(struct view name);
 const char *model_arch_list(void);
 
 /* Work tensors laid out for the limits; bytes only when dev is NULL. ERR_NOMEM. */
-int model_work_open(struct model *m, enum dtype act, int max_rows, int max_logit_rows,
+int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,
                     struct err *e);
 void model_work_close(struct model *m);
 

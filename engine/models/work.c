@@ -13,7 +13,7 @@ static bool place(struct tensor *t, size_t *at, enum dtype d, int64_t rows, int6
            ck_round_up(bytes, WORK_ALIGN, &bytes) && ck_add(*at, bytes, at);
 }
 
-int model_work_open(struct model *m, enum dtype act, int max_rows, int max_logit_rows,
+int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,
                     struct err *e)
 {
     struct model_work *w = &m->work;
@@ -21,13 +21,13 @@ int model_work_open(struct model *m, enum dtype act, int max_rows, int max_logit
     int64_t n = max_rows, l = max_logit_rows;
     size_t at = 0;
     bool ok =
-        place(&w->x, &at, DT_F32, n, dim[DIM_EMBD]) && place(&w->h, &at, act, n, dim[DIM_EMBD]) &&
-        place(&w->d, &at, act, n, dim[DIM_EMBD]) &&
-        place(&w->qkv, &at, act, n, dim[DIM_Q] + 2 * dim[DIM_KV]) &&
-        place(&w->att, &at, act, n, dim[DIM_Q]) &&
-        place(&w->gate_up, &at, act, n, 2 * dim[DIM_FF]) &&
-        place(&w->ff, &at, act, n, dim[DIM_FF]) && place(&w->xl, &at, DT_F32, l, dim[DIM_EMBD]) &&
-        place(&w->al, &at, act, l, dim[DIM_Q]) && place(&w->logits, &at, DT_F32, l, dim[DIM_VOCAB]);
+        place(&w->x, &at, DT_F32, n, dim[DIM_EMBD]) && place(&w->h, &at, mul, n, dim[DIM_EMBD]) &&
+        place(&w->d, &at, DT_F32, n, dim[DIM_EMBD]) &&
+        place(&w->qkv, &at, DT_F32, n, dim[DIM_Q] + 2 * dim[DIM_KV]) &&
+        place(&w->att, &at, mul, n, dim[DIM_Q]) &&
+        place(&w->gate_up, &at, DT_F32, n, 2 * dim[DIM_FF]) &&
+        place(&w->ff, &at, mul, n, dim[DIM_FF]) && place(&w->xl, &at, DT_F32, l, dim[DIM_EMBD]) &&
+        place(&w->al, &at, mul, l, dim[DIM_Q]) && place(&w->logits, &at, DT_F32, l, dim[DIM_VOCAB]);
     if (!ok)
         return err_set(e, ERR_LIMIT, "activations of %d rows do not fit in memory", max_rows);
     w->bytes = at;

@@ -122,7 +122,7 @@ static void head_rope(float *x, const struct op_rope_kv *a, const float *inv_fre
 int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
 {
     const struct step_meta *m = &d->meta;
-    if (!d->in_step || !a->kv || ops_check_rope_kv(a, DT_F32, m, &a->kv->desc) ||
+    if (!d->in_step || !a->kv || ops_check_rope_kv(a, m, &a->kv->desc) ||
         ops_check_blocks(m, a->kv->desc.n_block))
         return ERR_INVAL;
     float *qkv = ref__ptr(d, &a->qkv);

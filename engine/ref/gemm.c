@@ -73,7 +73,7 @@ int ref__linear(struct dev *d, const struct op_linear *a)
 int ref__embed(struct dev *d, const struct op_embed *a)
 {
     if (!d->in_step || !a->w || !a->w->desc.rows ||
-        ops_check_embed(a, DT_F32, &d->meta, a->w->desc.n_in, a->w->n_out))
+        ops_check_embed(a, &d->meta, a->w->desc.n_in, a->w->n_out))
         return ERR_INVAL;
     float *dst = ref__ptr(d, &a->dst);
     if (!dst)

@@ -71,7 +71,7 @@ int ref__gather(struct dev *d, const struct op_gather *a)
 
 int ref__scale(struct dev *d, const struct op_scale *a)
 {
-    if (ops_check_scale(a, DT_F32))
+    if (ops_check_scale(a))
         return ERR_INVAL;
     float *x = ref__ptr(d, &a->x);
     if (!x)

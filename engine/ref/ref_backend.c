@@ -40,7 +40,7 @@ static int dev_open(struct dev **out, const struct backend_opts *o, struct err *
 static void dev_info(const struct dev *d, struct backend_info *out)
 {
     (void)d;
-    *out = (struct backend_info){.name = "ref", .act_dtype = DT_F32, .n_threads = 1};
+    *out = (struct backend_info){.name = "ref", .mul_dtype = DT_F32, .n_threads = 1};
 }
 
 static int buf_alloc(struct dev *d, size_t bytes, dev_buf *out)
@@ -143,4 +143,5 @@ const struct backend ref_backend = {.abi = BACKEND_ABI,
                                     .kv_block_bytes = ref__kv_block_bytes,
                                     .step_begin = step_begin,
                                     .sync = dev_sync,
+                                    .sample_wait = dev_sync,
                                     OPS_LIST(REF_FIELD)};
