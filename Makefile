@@ -22,7 +22,7 @@ LDFLAGS := $(filter -fsanitize=%,$(OPT_$(VARIANT))) -pie -Wl,-z,relro,-z,now
 LIBS    = $(shell pkg-config --libs $(PKGS)) -ldl -lpthread -lm
 
 # Sources by wildcard; CPU kernel families are compiled once per ISA (engine/cpu/kern_*.c).
-DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/ref engine/cpu sched api server
+DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/image engine/ref engine/cpu sched api server
 ALL_C   := $(foreach d,$(DIRS),$(wildcard $(d)/*.c))
 KERN_C  := $(filter engine/cpu/kern_%.c,$(ALL_C))
 LIB_C   := $(filter-out $(KERN_C) server/main.c,$(ALL_C))

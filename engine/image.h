@@ -68,10 +68,13 @@ int img_job_open(struct engine *g, const struct img_params *p, struct img_job **
 void img_job_close(struct engine *g, struct img_job *j); /* NULL is fine */
 
 enum img_stage img_job_stage(const struct img_job *j);
-int img_job_step(const struct img_job *j);      /* denoising steps done */
-int img_job_steps(const struct img_job *j);     /* that it will take (fewer than asked with strength < 1) */
-int img_job_tokens(const struct img_job *j);    /* prompt tokens encoded, both prompts; after IMG_ENCODE */
-int64_t img_job_rows(const struct img_job *j);  /* cost of one step: latent rows of the denoiser, both passes */
+int img_job_step(const struct img_job *j); /* denoising steps done */
+int img_job_steps(
+    const struct img_job *j); /* that it will take (fewer than asked with strength < 1) */
+int img_job_tokens(
+    const struct img_job *j); /* prompt tokens encoded, both prompts; after IMG_ENCODE */
+int64_t img_job_rows(
+    const struct img_job *j); /* cost of one step: latent rows of the denoiser, both passes */
 /* Host and device bytes that its decoding needs at its peak, untiled; what the engine has; tiles keep below it. */
 size_t img_job_decode_bytes(const struct engine *g, const struct img_job *j);
 

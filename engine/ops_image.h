@@ -39,7 +39,14 @@ struct op_conv {
     bool up;            /* nearest-neighbour doubling before the convolution */
 };
 
-enum image_act { IMAGE_ACT_NONE, IMAGE_ACT_SILU, IMAGE_ACT_GELU_TANH, IMAGE_ACT_GELU_ERF, IMAGE_ACT_QUICK_GELU, IMAGE_ACT_RELU };
+enum image_act {
+    IMAGE_ACT_NONE,
+    IMAGE_ACT_SILU,
+    IMAGE_ACT_GELU_TANH,
+    IMAGE_ACT_GELU_ERF,
+    IMAGE_ACT_QUICK_GELU,
+    IMAGE_ACT_RELU
+};
 
 /* Wu and He 2018, over the rows of a segment and c / groups channels; then the activation. */
 struct op_group_norm {
@@ -69,9 +76,10 @@ struct op_attend {
     struct tensor q, k, v; /* f32 [rows, heads * head_dim]; usually columns of one product */
     int n_head, n_kv_head, head_dim;
     float scale;
-    bool causal;        /* row i of a segment sees rows 0..i */
-    struct tensor bias; /* f32 [n_head, lq_max * lk_max] or buf 0: by row and column inside the segment (T5) */
-    int bias_cols;      /* lk_max */
+    bool causal; /* row i of a segment sees rows 0..i */
+    struct tensor
+        bias; /* f32 [n_head, lq_max * lk_max] or buf 0: by row and column inside the segment (T5) */
+    int bias_cols; /* lk_max */
     int q_layout, kv_layout;
 };
 
@@ -107,6 +115,7 @@ struct op_lookup {
     const struct dev_weight *w, *w2;
 };
 
-#define OPS_IMAGE_LIST(X) X(conv) X(group_norm) X(layer_norm) X(attend) X(rotate) X(act) X(gate_add) X(lookup)
+#define OPS_IMAGE_LIST(X)                                                                          \
+    X(conv) X(group_norm) X(layer_norm) X(attend) X(rotate) X(act) X(gate_add) X(lookup)
 
 #endif

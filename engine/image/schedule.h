@@ -13,20 +13,28 @@
 #include "engine/base/err.h"
 #include "engine/image.h"
 
-#define SCHED_STEPS_MAX 1000
+#define NSCHED_STEPS_MAX 1000
 
-enum sched_kind { SCHED_DDIM, SCHED_PNDM, SCHED_EULER, SCHED_EULER_A, SCHED_DPMPP_2M, SCHED_LCM, SCHED_FLOW };
-enum sched_spacing { SPACING_LINSPACE, SPACING_LEADING, SPACING_TRAILING };
-enum sched_prediction { PREDICT_EPSILON, PREDICT_V, PREDICT_SAMPLE };
+enum nsched_kind {
+    NSCHED_DDIM,
+    NSCHED_PNDM,
+    NSCHED_EULER,
+    NSCHED_EULER_A,
+    NSCHED_DPMPP_2M,
+    NSCHED_LCM,
+    NSCHED_FLOW
+};
+enum nsched_spacing { SPACING_LINSPACE, SPACING_LEADING, SPACING_TRAILING };
+enum nsched_prediction { PREDICT_EPSILON, PREDICT_V, PREDICT_SAMPLE };
 
-/* scheduler_config.json, with the class's own defaults filled in (sched_config_default). */
-struct sched_config {
-    enum sched_kind kind;
+/* scheduler_config.json, with the class's own defaults filled in (nsched_config_default). */
+struct nsched_config {
+    enum nsched_kind kind;
     int n_train; /* num_train_timesteps */
     double beta_start, beta_end;
     bool scaled_linear; /* else linear */
-    enum sched_spacing spacing;
-    enum sched_prediction prediction;
+    enum nsched_spacing spacing;
+    enum nsched_prediction prediction;
     int steps_offset;
     bool alpha_to_one, zero_snr, karras;
     int lcm_original_steps;
@@ -38,43 +46,44 @@ struct sched_config {
     int base_len, max_len; /* latent tokens */
     double shift_terminal; /* 0 = none */
 };
-void sched_config_default(struct sched_config *c, enum sched_kind kind);
+void nsched_config_default(struct nsched_config *c, enum nsched_kind kind);
 /* "DDIMScheduler" -> kind; false for a class that is not known. */
-bool sched_kind_by_class(const char *cls, enum sched_kind *out);
+bool nsched_kind_by_class(const char *cls, enum nsched_kind *out);
 
-struct sched_table {
-    struct sched_config c;
-    int n;               /* denoiser calls (PNDM: one more than the steps asked for) */
-    int steps;           /* as asked */
-    float *timestep;     /* [n] given to the denoiser */
-    float *sigma;        /* [n + 1]; last one is the end's; empty for DDIM, PNDM, LCM */
-    float *alpha;        /* [n_train] cumulative products; NULL for flow */
-    float final_alpha;   /* before timestep 0 */
-    float init_sigma;    /* scale of the starting noise */
+struct nsched_table {
+    struct nsched_config c;
+    int n;             /* denoiser calls (PNDM: one more than the steps asked for) */
+    int steps;         /* as asked */
+    float *timestep;   /* [n] given to the denoiser */
+    float *sigma;      /* [n + 1]; last one is the end's; empty for DDIM, PNDM, LCM */
+    float *alpha;      /* [n_train] cumulative products; NULL for flow */
+    float final_alpha; /* before timestep 0 */
+    float init_sigma;  /* scale of the starting noise */
 };
 /* n_token: latent tokens of the picture (dynamic shift only). ERR_INVAL names what is wrong; ERR_NOMEM. */
-int sched_table_open(struct sched_table **out, const struct sched_config *c, int steps, int n_token,
-                     struct err *e);
-void sched_table_close(struct sched_table *t); /* NULL is fine */
+int nsched_table_open(struct nsched_table **out, const struct nsched_config *c, int steps,
+                      int n_token, struct err *e);
+void nsched_table_close(struct nsched_table *t); /* NULL is fine */
 
 /* State of one job beside the table: what multistep methods remember. */
-struct sched_state {
-    int order;       /* outputs remembered */
-    int first;       /* first step of this job (image to image starts later) */
-    float *old[4];   /* [n_value] each, newest first */
+struct nsched_state {
+    int order;     /* outputs remembered */
+    int first;     /* first step of this job (image to image starts later) */
+    float *old[4]; /* [n_value] each, newest first */
     size_t n_value;
 };
-int sched_state_open(struct sched_state *s, size_t n_value, int first);
-void sched_state_close(struct sched_state *s);
+int nsched_state_open(struct nsched_state *s, size_t n_value, int first);
+void nsched_state_close(struct nsched_state *s);
 
 /* Scale that the denoiser's input needs at step i: x * scale. */
-float sched_input_scale(const struct sched_table *t, int i);
+float nsched_input_scale(const struct nsched_table *t, int i);
 /* x (the latents, [n_value]) one step on by the denoiser's output `out` (which may be overwritten). `noise` is asked
  * for [n_value] normals where the method adds noise at this step (Euler a, LCM); may be NULL elsewhere. */
-bool sched_wants_noise(const struct sched_table *t, int i);
-void sched_step(const struct sched_table *t, struct sched_state *s, int i, float *x, float *out,
-                const float *noise);
+bool nsched_wants_noise(const struct nsched_table *t, int i);
+void nsched_step(const struct nsched_table *t, struct nsched_state *s, int i, float *x, float *out,
+                 const float *noise);
 /* Noisy version of clean latents at step i: for image to image and for keeping what a mask keeps. i == t->n: clean. */
-void sched_add_noise(const struct sched_table *t, int i, const float *clean, const float *noise, float *x, size_t n);
+void nsched_add_noise(const struct nsched_table *t, int i, const float *clean, const float *noise,
+                      float *x, size_t n);
 
 #endif

@@ -20,6 +20,7 @@ RULES = {
     "engine/quant": [BASE],
     "engine/text": [BASE, "engine/load/", "engine/quant/"],
     "engine/models": [BASE, "engine/"],
+    "engine/image": [BASE, "engine/"],
     "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine/cpu": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine": [BASE, "engine/"],
@@ -34,7 +35,7 @@ EXCEPTIONS = {
     "server/plan.c": ["engine/engine.h"],  # `stepd plan` asks the engine's door for sizes, without a request
 }
 SYSTEM = {
-    "jansson.h": ("api", "engine/load", "engine/text"),
+    "jansson.h": ("api", "engine/load", "engine/text", "engine/image"),
     "uv.h": ("server",),
     "microhttpd.h": ("server",),
     "curl/curl.h": ("server",),
