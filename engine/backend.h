@@ -48,4 +48,19 @@ int ops_check_scale(const struct op_scale *a);
 int ops_check_sample(const struct op_sample *a);
 int ops_check_kv_copy(const struct op_kv_copy *a, int32_t n_block);
 
+/* ---- image ops; im as given to image_begin ---- */
+int ops_check_image(const struct image_meta *im);
+int ops_check_conv(const struct op_conv *a, enum dtype mul, const struct image_meta *im,
+                   int64_t n_in, int64_t n_out);
+int ops_check_group_norm(const struct op_group_norm *a, enum dtype mul,
+                         const struct image_meta *im);
+int ops_check_layer_norm(const struct op_layer_norm *a, enum dtype mul,
+                         const struct image_meta *im);
+int ops_check_attend(const struct op_attend *a, enum dtype mul, const struct image_meta *im);
+int ops_check_rotate(const struct op_rotate *a);
+int ops_check_act(const struct op_act *a, enum dtype mul);
+int ops_check_gate_add(const struct op_gate_add *a, const struct image_meta *im);
+/* Ids are device memory: a backend that can see them checks their range. */
+int ops_check_lookup(const struct op_lookup *a, int64_t n_in, int64_t n_in2);
+
 #endif

@@ -144,4 +144,5 @@ const struct backend ref_backend = {.abi = BACKEND_ABI,
                                     .step_begin = step_begin,
                                     .sync = dev_sync,
                                     .sample_wait = dev_sync,
-                                    OPS_LIST(REF_FIELD)};
+                                    .image_begin = ref__image_begin,
+                                    OPS_LIST(REF_FIELD) OPS_IMAGE_LIST(REF_FIELD)};

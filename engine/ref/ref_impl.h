@@ -28,6 +28,7 @@ struct dev {
     int n_buf;
     struct step_meta meta;
     bool in_step;
+    struct image_meta image;
 };
 
 /* Row i of t (or its first element), NULL when t does not lie inside its buffer. */
@@ -44,6 +45,8 @@ size_t ref__kv_block_bytes(const struct kv_desc *k);
 
 #define REF_DECL(name) int ref__##name(struct dev *d, const struct op_##name *a);
 OPS_LIST(REF_DECL)
+OPS_IMAGE_LIST(REF_DECL)
+int ref__image_begin(struct dev *d, const struct image_meta *m);
 #undef REF_DECL
 
 #endif
