@@ -70,7 +70,8 @@ static void dev_close(struct dev *d)
     cpu_slab_free(&d->slab);
     for (int i = 0; i < CPU_N_ROPE; i++)
         grow_free(&d->rope[i].cs);
-    struct cpu_grow *all[] = {&d->row_seq, &d->gemm, &d->tiles, &d->attn, &d->part, &d->sample};
+    struct cpu_grow *all[] = {&d->row_seq, &d->gemm,   &d->tiles, &d->attn, &d->part,
+                              &d->sample,  &d->im2col, &d->seg,   &d->packs};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         grow_free(all[i]);
     free(d);
@@ -177,6 +178,53 @@ static void weight_close(struct dev *d, struct dev_weight *w)
     free(w);
 }
 
+#define PAD_TO 32
+
+static bool is_dense(enum quant_fmt f)
+{
+    return f == QF_F32 || f == QF_F16 || f == QF_BF16;
+}
+
+/* What n_in becomes in the panels; dense rows only can be filled up. */
+static int64_t padded_n_in(const struct weight_desc *w)
+{
+    for (int i = 0; i < w->n_part; i++)
+        if (!is_dense(w->part[i].fmt))
+            return w->n_in;
+    return (w->n_in + PAD_TO - 1) / PAD_TO * PAD_TO;
+}
+
+/* A copy of one part with zeros behind each row; NULL on ERR_NOMEM. */
+static char *part_padded(const struct weight_part *p, int64_t n_in, int64_t pad)
+{
+    size_t row = 0, wide = 0, all;
+    quant_row_bytes(quant_format_get((uint32_t)p->fmt), n_in, &row);
+    quant_row_bytes(quant_format_get((uint32_t)p->fmt), pad, &wide);
+    char *dst = ck_mul(wide, (size_t)p->n_out, &all) ? mem_calloc(1, all) : NULL;
+    for (int64_t i = 0; dst && i < p->n_out; i++)
+        memcpy(dst + (size_t)i * wide, (const char *)p->data + (size_t)i * row, row);
+    return dst;
+}
+
+static int weight_pack(struct dev *d, struct dev_weight *w, struct err *e)
+{
+    struct weight_desc desc = w->desc;
+    char *own[3] = {NULL, NULL, NULL};
+    int rc = 0;
+    w->n_in_pad = desc.n_in = padded_n_in(&w->desc);
+    for (int i = 0; i < desc.n_part && w->n_in_pad != w->desc.n_in && !rc; i++) {
+        desc.part[i].data = own[i] = part_padded(&w->desc.part[i], w->desc.n_in, w->n_in_pad);
+        if (!own[i])
+            rc = err_set(e, ERR_NOMEM, "%s: no memory", w->name);
+    }
+    if (!rc)
+        rc =
+            cpu_packed_open_in(&w->packed, d->isa->gemm, d->precision, &desc, d->pool, &d->slab, e);
+    for (int i = 0; i < 3; i++)
+        free(own[i]);
+    return rc;
+}
+
 static int weight_open(struct dev *d, struct dev_weight **out, const struct weight_desc *desc,
                        struct err *e)
 {
@@ -189,7 +237,7 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
     w->desc = *desc;
     snprintf(w->name, sizeof w->name, "%s", desc->name ? desc->name : "weight");
     w->desc.name = w->name;
-    rc = cpu_packed_open_in(&w->packed, d->isa->gemm, d->precision, &w->desc, d->pool, &d->slab, e);
+    rc = weight_pack(d, w, e);
     if (rc) {
         w->packed = NULL;
         weight_close(d, w);
@@ -197,6 +245,25 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
     }
     *out = w;
     return 0;
+}
+
+static size_t weight_bytes(const struct weight_desc *w, enum eng_precision p)
+{
+    struct weight_desc wide = *w;
+    wide.n_in = padded_n_in(w);
+    return cpu_packed_bytes(&wide, p);
+}
+
+int cpu__pad_rows(struct dev *d, const float *src, int64_t ld, int64_t n_row, int64_t n_in,
+                  int64_t pad)
+{
+    int rc = cpu__grow(&d->im2col, (size_t)(n_row * pad) * sizeof(float));
+    float *dst = d->im2col.p;
+    for (int64_t i = 0; i < n_row && !rc; i++) {
+        memcpy(dst + i * pad, src + i * ld, (size_t)n_in * sizeof *dst);
+        memset(dst + i * pad + n_in, 0, (size_t)(pad - n_in) * sizeof *dst);
+    }
+    return rc;
 }
 
 static int step_begin(struct dev *d, const struct step_meta *m)
@@ -222,33 +289,34 @@ static int dev_sync(struct dev *d)
     return 0;
 }
 
-const struct backend cpu_backend = {
-    .abi = BACKEND_ABI,
-    .name = "cpu",
-    .open = dev_open,
-    .close = dev_close,
-    .info = dev_info,
-    .buf_alloc = buf_alloc,
-    .buf_free = buf_free,
-    .write = buf_write,
-    .read = buf_read,
-    .weight_open = weight_open,
-    .weight_close = weight_close,
-    .weight_bytes = cpu_packed_bytes,
-    .kv_open = cpu__kv_open,
-    .kv_close = cpu__kv_close,
-    .kv_block_bytes = cpu__kv_block_bytes,
-    .step_begin = step_begin,
-    .sync = dev_sync,
-    .sample_wait = dev_sync,
-    .embed = cpu__embed,
-    .rmsnorm = cpu__rmsnorm,
-    .linear = cpu__linear,
-    .rope_kv = cpu__rope_kv,
-    .attn = cpu__attn,
-    .act_mul = cpu__act_mul,
-    .gather = cpu__gather,
-    .scale = cpu__scale,
-    .sample = cpu__sample,
-    .kv_copy = cpu__kv_copy,
-};
+const struct backend cpu_backend = {.abi = BACKEND_ABI,
+                                    .name = "cpu",
+                                    .open = dev_open,
+                                    .close = dev_close,
+                                    .info = dev_info,
+                                    .buf_alloc = buf_alloc,
+                                    .buf_free = buf_free,
+                                    .write = buf_write,
+                                    .read = buf_read,
+                                    .weight_open = weight_open,
+                                    .weight_close = weight_close,
+                                    .weight_bytes = weight_bytes,
+                                    .kv_open = cpu__kv_open,
+                                    .kv_close = cpu__kv_close,
+                                    .kv_block_bytes = cpu__kv_block_bytes,
+                                    .step_begin = step_begin,
+                                    .sync = dev_sync,
+                                    .sample_wait = dev_sync,
+                                    .image_begin = cpu__image_begin,
+                                    .embed = cpu__embed,
+                                    .rmsnorm = cpu__rmsnorm,
+                                    .linear = cpu__linear,
+                                    .rope_kv = cpu__rope_kv,
+                                    .attn = cpu__attn,
+                                    .act_mul = cpu__act_mul,
+                                    .gather = cpu__gather,
+                                    .scale = cpu__scale,
+                                    .sample = cpu__sample,
+                                    .kv_copy = cpu__kv_copy,
+#define CPU_IMAGE_FIELD(name) .name = cpu__##name,
+                                    OPS_IMAGE_LIST(CPU_IMAGE_FIELD)};

@@ -22,6 +22,7 @@ struct cpu_buf {
 struct dev_weight {
     struct weight_desc desc;
     struct cpu_packed *packed;
+    int64_t n_in_pad; /* desc.n_in, or what zeros fill it up to: panels want a multiple of 32 */
     char name[80];
 };
 
@@ -79,6 +80,10 @@ struct dev {
     struct cpu_grow attn, part; /* a worker's tile scratch; states of split tiles */
     struct cpu_grow sample;     /* a worker's vocabulary scratch */
     int64_t sample_vocab;       /* of the last op_sample */
+
+    struct image_meta image;
+    struct cpu_grow im2col, seg,
+        packs; /* windows; per-segment vectors; K and V as attention tiles read them */
 };
 
 /* At least `bytes`, 64-aligned; contents are not kept. ERR_NOMEM. */
@@ -86,6 +91,10 @@ int cpu__grow(struct cpu_grow *g, size_t bytes);
 
 /* First element of t, or NULL when it does not lie inside its buffer (or has none). */
 void *cpu__ptr(const struct dev *d, const struct tensor *t);
+
+/* Rows of n_in floats to rows of `pad`, zeros behind them, in d->im2col. ERR_NOMEM. */
+int cpu__pad_rows(struct dev *d, const float *src, int64_t ld, int64_t n_row, int64_t n_in,
+                  int64_t pad);
 
 /* fn(arg, task, worker) for all tasks; in this thread when `cost` (about nanoseconds in all) is too small
  * to be worth waking a worker. */
@@ -109,5 +118,11 @@ int cpu__gather(struct dev *d, const struct op_gather *a);
 int cpu__scale(struct dev *d, const struct op_scale *a);
 /* cpu_sample.c */
 int cpu__sample(struct dev *d, const struct op_sample *a);
+
+/* cpu_image.c, cpu_attend.c */
+int cpu__image_begin(struct dev *d, const struct image_meta *m);
+#define CPU_IMAGE_DECL(name) int cpu__##name(struct dev *d, const struct op_##name *a);
+OPS_IMAGE_LIST(CPU_IMAGE_DECL)
+#undef CPU_IMAGE_DECL
 
 #endif

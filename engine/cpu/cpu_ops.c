@@ -105,7 +105,13 @@ int cpu__linear(struct dev *d, const struct op_linear *a)
     g.bias = a->bias.buf ? cpu__ptr(d, &a->bias) : NULL;
     if (!g.x || !g.y || (a->bias.buf && !g.bias))
         return ERR_INVAL;
-    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, m, n_in, d->n_threads));
+    int64_t pad = a->w->n_in_pad;
+    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, m, pad, d->n_threads));
+    if (!rc && pad != n_in && m > 0) {
+        rc = cpu__pad_rows(d, g.x, g.ldx, m, n_in, pad);
+        g.x = d->im2col.p;
+        g.ldx = pad;
+    }
     if (rc)
         return rc;
     g.scratch = d->gemm.p;

@@ -15,7 +15,7 @@
 #define TABLES(i)                                                                                  \
     {                                                                                              \
         .name = #i, .gemm = &cpu_gemm_##i, .norm = &cpu_norm_##i, .attn = &cpu_attn_##i,           \
-        .sample = &cpu_sample_##i                                                                  \
+        .sample = &cpu_sample_##i, .image = &cpu_image_##i                                         \
     }
 const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar), TABLES(avx2), TABLES(avx512),
                                             TABLES(amx)};

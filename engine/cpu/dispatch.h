@@ -15,6 +15,7 @@ struct cpu_isa {
     const struct cpu_norm_kern *norm;
     const struct cpu_attn_kern *attn;
     const struct cpu_sample_kern *sample;
+    const struct cpu_image_kern *image;
 };
 
 #define CPU_N_ISA 4

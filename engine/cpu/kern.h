@@ -1,5 +1,5 @@
-/* Tables of the vector kernels, one per ISA: kern_norm.c, kern_attn.c and kern_sample.c are compiled once
- * per ISA and export cpu_norm_<isa>, cpu_attn_<isa>, cpu_sample_<isa>. Plain row kernels: no allocation, no
+/* Tables of the vector kernels, one per ISA: kern_norm.c, kern_attn.c, kern_sample.c and kern_image.c are
+ * compiled once per ISA and export cpu_norm_<isa>, cpu_attn_<isa>, cpu_sample_<isa>, cpu_image_<isa>. Plain row kernels: no allocation, no
  * threads, no checks. A row's bits depend on the row alone. */
 #ifndef ENGINE_CPU_KERN_H
 #define ENGINE_CPU_KERN_H
@@ -113,5 +113,22 @@ struct cpu_sample_kern {
 #define CPU_SUM_BLOCK 1024
 extern const struct cpu_sample_kern cpu_sample_scalar, cpu_sample_avx2, cpu_sample_avx512,
     cpu_sample_amx;
+
+struct cpu_image_kern {
+    /* sum[k] += x, sq[k] += x^2 over n_row rows of c channels, in double. */
+    void (*channel_sums)(const float *x, int64_t ld, int64_t n_row, int64_t c, double *sum,
+                         double *sq);
+    /* dst = act(x * mul + add), channel by channel. */
+    void (*affine)(float *dst, const float *x, const float *mul, const float *add, int64_t n,
+                   enum image_act act);
+    /* dst = norm(x) * w + b, then * (1 + scale) + shift; any of the four may be NULL. */
+    void (*layer_norm)(float *dst, const float *x, const float *const v[4], int64_t n, float eps,
+                       bool rms);
+    void (*act)(float *dst, const float *x, int64_t n, enum image_act act);
+    /* x += factor * gate * y; gate may be NULL. */
+    void (*gate_add)(float *x, const float *y, const float *gate, int64_t n, float factor);
+};
+extern const struct cpu_image_kern cpu_image_scalar, cpu_image_avx2, cpu_image_avx512,
+    cpu_image_amx;
 
 #endif

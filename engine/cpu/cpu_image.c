@@ -1,0 +1,374 @@
+/* CPU backend: image ops on rows. Convolutions gather their windows (a chunk of rows at a time) and are products then;
+ * a 1x1 convolution is a product at once. Attention is in cpu_attend.c. */
+#include "engine/cpu/cpu_impl.h"
+
+#include <math.h>
+#include <string.h>
+
+int cpu__image_begin(struct dev *d, const struct image_meta *m)
+{
+    if (ops_check_image(m))
+        return ERR_INVAL;
+    d->image = *m;
+    return 0;
+}
+
+/* The tensor's first element; NULL, and *bad set, when it has a buffer but lies outside it. */
+static float *opt_ptr(const struct dev *d, const struct tensor *t, bool *bad)
+{
+    float *p = t->buf ? cpu__ptr(d, t) : NULL;
+    *bad = *bad || (t->buf && !p);
+    return p;
+}
+
+static int seg_of(const struct image_layout *y, int64_t row)
+{
+    int lo = 0, hi = y->n_seg - 1;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (row < y->start[mid + 1])
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+/* A job over rows; every op below fills what it needs. */
+struct job {
+    struct dev *d;
+    const void *op;
+    const struct image_layout *y;
+    int64_t n, grain, from;
+    float *dst, *x;
+    const float *v[5];
+    double *sum;
+};
+
+static void job_run(struct job *j, void (*fn)(void *, int, int), double row_cost)
+{
+    j->grain = cpu__grain(row_cost);
+    cpu__run(j->d, fn, j, (int)((j->n + j->grain - 1) / j->grain), (double)j->n * row_cost);
+}
+
+static int64_t job_end(const struct job *j, int task)
+{
+    int64_t end = ((int64_t)task + 1) * j->grain;
+    return end < j->n ? end : j->n;
+}
+
+/* ---- convolution ---- */
+
+/* Windows of output rows [from + i] to im2col rows i. */
+static void window_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_conv *a = j->op;
+    const struct image_layout *in = &j->d->image.layout[a->in], *out = j->y;
+    int64_t c = a->src.shape[1];
+    int up = a->up ? 2 : 1;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
+        int s = seg_of(out, j->from + i), r = (int)(j->from + i - out->start[s]);
+        int h = in->h[s] * up, w = in->w[s] * up;
+        int64_t n_in = a->k * a->k * c, pad = a->w->n_in_pad;
+        float *dst = j->dst + i * pad;
+        memset(dst + n_in, 0, (size_t)(pad - n_in) * sizeof *dst);
+        for (int t = 0; t < a->k * a->k; t++, dst += c) {
+            int y = r / out->w[s] * a->stride + t / a->k - a->pad,
+                x = r % out->w[s] * a->stride + t % a->k - a->pad;
+            if (y < 0 || x < 0 || y >= h || x >= w)
+                memset(dst, 0, (size_t)c * sizeof *dst);
+            else
+                memcpy(dst,
+                       j->x + (in->start[s] + (int64_t)(y / up) * in->w[s] + x / up) *
+                                  a->src.stride[0],
+                       (size_t)c * sizeof *dst);
+        }
+    }
+}
+
+/* + vec[segment] + add, after the product. */
+static void conv_finish_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_conv *a = j->op;
+    const struct cpu_image_kern *k = j->d->isa->image;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
+        float *dst = j->dst + i * a->dst.stride[0];
+        if (j->v[0])
+            k->gate_add(dst, j->v[0] + seg_of(j->y, i) * a->vec.stride[0], NULL, a->dst.shape[1],
+                        1);
+        if (j->v[1])
+            k->gate_add(dst, j->v[1] + i * a->add.stride[0], NULL, a->dst.shape[1], 1);
+    }
+}
+
+/* The product may not be written over a residual that is still to be added: it goes to scratch first. */
+static int conv_in_place(struct dev *d, const struct op_conv *a, const float *dst, const float *add,
+                         float **kept)
+{
+    size_t n = (size_t)a->add.shape[0] * (size_t)a->add.stride[0] * sizeof(float);
+    *kept = NULL;
+    if (add != dst)
+        return 0;
+    int rc = cpu__grow(&d->seg, n);
+    if (!rc)
+        *kept = memcpy(d->seg.p, add, n);
+    return rc;
+}
+
+#define IM2COL_BYTES ((int64_t)4 << 20) /* of windows at a time: about a cache's worth */
+
+static int conv_product(struct dev *d, const struct op_conv *a, struct job *j, const float *bias)
+{
+    int64_t n_in = a->w->n_in_pad, chunk = IM2COL_BYTES / (n_in * 4);
+    bool direct = a->k == 1 && a->stride == 1 && !a->up && a->pad == 0 && n_in == a->w->desc.n_in;
+    chunk = chunk < 64 ? 64 : chunk;
+    if (direct || chunk > j->n)
+        chunk = j->n;
+    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, chunk, n_in, d->n_threads));
+    if (rc || (!direct && (rc = cpu__grow(&d->im2col, (size_t)(chunk * n_in) * sizeof(float)))))
+        return rc;
+    float *dst = j->dst;
+    int64_t rows = j->n;
+    for (int64_t at = 0; at < rows; at += chunk) {
+        struct cpu_gemm_args g = {.w = a->w->packed, .bias = bias, .scratch = d->gemm.p};
+        g.m = rows - at < chunk ? rows - at : chunk;
+        g.x = j->x + at * a->src.stride[0];
+        g.ldx = a->src.stride[0];
+        if (!direct) {
+            struct job win = *j;
+            win.n = g.m;
+            win.from = at;
+            win.dst = d->im2col.p;
+            job_run(&win, window_rows, (double)n_in * 0.1);
+            g.x = d->im2col.p;
+            g.ldx = n_in;
+        }
+        g.y = dst + at * a->dst.stride[0];
+        g.ldy = a->dst.stride[0];
+        cpu_gemm(d->pool, &g);
+    }
+    return 0;
+}
+
+int cpu__conv(struct dev *d, const struct op_conv *a)
+{
+    if (!a->w ||
+        ops_check_conv(a, DT_F32, &d->image, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
+        return ERR_INVAL;
+    bool bad = false;
+    float *kept;
+    struct job j = {.d = d, .op = a, .y = &d->image.layout[a->out], .n = a->dst.shape[0]};
+    j.dst = opt_ptr(d, &a->dst, &bad);
+    j.x = opt_ptr(d, &a->src, &bad);
+    const float *bias = opt_ptr(d, &a->bias, &bad);
+    j.v[0] = opt_ptr(d, &a->vec, &bad);
+    j.v[1] = opt_ptr(d, &a->add, &bad);
+    if (bad)
+        return ERR_INVAL;
+    if (j.n == 0)
+        return 0;
+    int rc = conv_in_place(d, a, j.dst, j.v[1], &kept);
+    if (kept)
+        j.v[1] = kept;
+    if (rc || (rc = conv_product(d, a, &j, bias)))
+        return rc;
+    if (j.v[0] || j.v[1])
+        job_run(&j, conv_finish_rows, (double)a->dst.shape[1] * 0.3);
+    return 0;
+}
+
+/* ---- norms ---- */
+
+#define SUM_ROWS 64 /* rows of one partial sum, at fixed places in a segment */
+
+static void group_sum_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_group_norm *a = j->op;
+    int64_t c = a->x.shape[1], first = j->from + (int64_t)task * SUM_ROWS,
+            n = j->n - (int64_t)task * SUM_ROWS;
+    double *s = j->sum + (int64_t)task * 2 * c;
+    memset(s, 0, (size_t)(2 * c) * sizeof *s);
+    j->d->isa->image->channel_sums(j->x + first * a->x.stride[0], a->x.stride[0],
+                                   n < SUM_ROWS ? n : SUM_ROWS, c, s, s + c);
+}
+
+/* Partial sums of a segment to a factor and a term for each channel: [c], [c]. */
+static void group_factors(const struct op_group_norm *a, const double *sum, int64_t n_part,
+                          int64_t n_row, const float *w, const float *b, float *mul, float *add)
+{
+    int64_t c = a->x.shape[1], per = c / a->groups;
+    for (int64_t g = 0; g < a->groups; g++) {
+        double s = 0, q = 0, n = (double)per * (double)n_row;
+        for (int64_t p = 0; p < n_part; p++)
+            for (int64_t k = g * per; k < (g + 1) * per; k++) {
+                s += sum[p * 2 * c + k];
+                q += sum[p * 2 * c + c + k];
+            }
+        double mean = s / n, var = q / n - mean * mean;
+        double inv = 1 / sqrt((var > 0 ? var : 0) + (double)a->eps);
+        for (int64_t k = g * per; k < (g + 1) * per; k++) {
+            mul[k] = (float)(inv * (double)w[k]);
+            add[k] = (float)((double)b[k] - mean * inv * (double)w[k]);
+        }
+    }
+}
+
+static void affine_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_group_norm *a = j->op;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++)
+        j->d->isa->image->affine(j->dst + (j->from + i) * a->dst.stride[0],
+                                 j->x + (j->from + i) * a->x.stride[0], j->v[0], j->v[1],
+                                 a->x.shape[1], a->act);
+}
+
+int cpu__group_norm(struct dev *d, const struct op_group_norm *a)
+{
+    if (ops_check_group_norm(a, DT_F32, &d->image))
+        return ERR_INVAL;
+    bool bad = false;
+    struct job j = {.d = d, .op = a, .y = &d->image.layout[a->layout]};
+    j.dst = opt_ptr(d, &a->dst, &bad);
+    j.x = opt_ptr(d, &a->x, &bad);
+    const float *w = opt_ptr(d, &a->w, &bad), *b = opt_ptr(d, &a->b, &bad);
+    int64_t c = a->x.shape[1], longest = 0;
+    for (int s = 0; s < j.y->n_seg; s++)
+        longest = j.y->start[s + 1] - j.y->start[s] > longest ? j.y->start[s + 1] - j.y->start[s]
+                                                              : longest;
+    int64_t parts = (longest + SUM_ROWS - 1) / SUM_ROWS;
+    int rc =
+        bad ? ERR_INVAL
+            : cpu__grow(&d->seg, (size_t)(parts * 2 * c) * sizeof(double) + (size_t)(2 * c) * 4);
+    if (rc)
+        return rc;
+    j.sum = d->seg.p;
+    float *mul = (float *)(void *)(j.sum + parts * 2 * c), *add = mul + c;
+    j.v[0] = mul;
+    j.v[1] = add;
+    for (int s = 0; s < j.y->n_seg; s++) {
+        j.from = j.y->start[s];
+        j.n = j.y->start[s + 1] - j.from;
+        int n_part = (int)((j.n + SUM_ROWS - 1) / SUM_ROWS);
+        cpu__run(d, group_sum_task, &j, n_part, (double)(j.n * c) * 0.5);
+        group_factors(a, j.sum, n_part, j.n, w, b, mul, add);
+        job_run(&j, affine_rows, (double)c * 0.5);
+    }
+    return 0;
+}
+
+static void layer_norm_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_layer_norm *a = j->op;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
+        int64_t s = j->v[2] || j->v[3] ? seg_of(j->y, i) : 0;
+        const float *v[4] = {j->v[0], j->v[1], j->v[2] ? j->v[2] + s * a->scale.stride[0] : NULL,
+                             j->v[3] ? j->v[3] + s * a->shift.stride[0] : NULL};
+        j->d->isa->image->layer_norm(j->dst + i * a->dst.stride[0], j->x + i * a->x.stride[0], v,
+                                     a->x.shape[1], a->eps, a->rms);
+    }
+}
+
+int cpu__layer_norm(struct dev *d, const struct op_layer_norm *a)
+{
+    if (ops_check_layer_norm(a, DT_F32, &d->image))
+        return ERR_INVAL;
+    bool bad = false;
+    struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
+    j.y = a->layout >= 0 ? &d->image.layout[a->layout] : NULL;
+    j.dst = opt_ptr(d, &a->dst, &bad);
+    j.x = opt_ptr(d, &a->x, &bad);
+    j.v[0] = opt_ptr(d, &a->w, &bad);
+    j.v[1] = opt_ptr(d, &a->b, &bad);
+    j.v[2] = opt_ptr(d, &a->scale, &bad);
+    j.v[3] = opt_ptr(d, &a->shift, &bad);
+    if (bad)
+        return ERR_INVAL;
+    job_run(&j, layer_norm_rows, (double)a->x.shape[1] * 0.5);
+    return 0;
+}
+
+/* ---- rows ---- */
+
+static void act_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_act *a = j->op;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++)
+        j->d->isa->image->act(j->dst + i * a->dst.stride[0], j->x + i * a->x.stride[0],
+                              a->x.shape[1], a->act);
+}
+
+int cpu__act(struct dev *d, const struct op_act *a)
+{
+    bool bad = false;
+    struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
+    j.dst = opt_ptr(d, &a->dst, &bad);
+    j.x = opt_ptr(d, &a->x, &bad);
+    if (bad || ops_check_act(a, DT_F32))
+        return ERR_INVAL;
+    job_run(&j, act_rows, (double)a->x.shape[1] * 0.5);
+    return 0;
+}
+
+static void gate_add_rows(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_gate_add *a = j->op;
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
+        const float *gate = j->v[1] ? j->v[1] + seg_of(j->y, i) * a->gate.stride[0] : NULL;
+        j->d->isa->image->gate_add(j->x + i * a->x.stride[0], j->v[0] + i * a->y.stride[0], gate,
+                                   a->x.shape[1], a->factor);
+    }
+}
+
+int cpu__gate_add(struct dev *d, const struct op_gate_add *a)
+{
+    if (ops_check_gate_add(a, &d->image))
+        return ERR_INVAL;
+    bool bad = false;
+    struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
+    j.y = a->layout >= 0 ? &d->image.layout[a->layout] : NULL;
+    j.x = opt_ptr(d, &a->x, &bad);
+    j.v[0] = opt_ptr(d, &a->y, &bad);
+    j.v[1] = opt_ptr(d, &a->gate, &bad);
+    if (bad)
+        return ERR_INVAL;
+    job_run(&j, gate_add_rows, (double)a->x.shape[1] * 0.3);
+    return 0;
+}
+
+int cpu__lookup(struct dev *d, const struct op_lookup *a)
+{
+    if (!a->w || ops_check_lookup(a, a->w->desc.n_in, a->w2 ? a->w2->desc.n_in : 0))
+        return ERR_INVAL;
+    bool bad = false;
+    float *dst = opt_ptr(d, &a->dst, &bad);
+    const int32_t *ids = (const int32_t *)(const void *)opt_ptr(d, &a->ids, &bad);
+    const int32_t *pos = a->w2 ? (const int32_t *)(const void *)opt_ptr(d, &a->pos, &bad) : NULL;
+    int64_t n = a->dst.shape[1];
+    int rc = bad ? ERR_INVAL : cpu__grow(&d->seg, (size_t)n * sizeof(float));
+    for (int64_t i = 0; !rc && i < a->dst.shape[0]; i++) {
+        float *row = dst + i * a->dst.stride[0];
+        if (ids[i] < 0 || ids[i] >= cpu_packed_n_out(a->w->packed) ||
+            (pos && (pos[i] < 0 || pos[i] >= cpu_packed_n_out(a->w2->packed))))
+            return ERR_INVAL;
+        cpu_weight_row(&a->w->desc, ids[i], row);
+        if (pos) {
+            cpu_weight_row(&a->w2->desc, pos[i], d->seg.p);
+            d->isa->image->gate_add(row, d->seg.p, NULL, n, 1);
+        }
+    }
+    return rc;
+}
