@@ -200,7 +200,7 @@ struct attn_job {
     struct dev *d;
     const struct op_attn *a;
     float *dst;
-    const float *q;
+    const float *q, *sinks; /* sinks: [n_head] or NULL */
     struct cpu_tile *tiles;
     int n_tile, n_task;
     size_t scratch, state; /* floats: of a worker, of a state */
@@ -229,6 +229,7 @@ static void tile_of(const struct attn_job *j, const struct cpu_tile *t, int head
         .scale = a->scale,
         .softcap = a->softcap,
         .window = a->window,
+        .sinks = j->sinks ? j->sinks + (int64_t)head * group : NULL,
         .split_lo = t->split_lo,
         .split_hi = t->split_hi,
         .scratch = (float *)j->d->attn.p + (size_t)worker * j->scratch,
@@ -357,7 +358,8 @@ int cpu__attn(struct dev *d, const struct op_attn *a)
     struct attn_job j = {.d = d, .a = a, .tiles = d->tiles.p};
     j.dst = cpu__ptr(d, &a->dst);
     j.q = cpu__ptr(d, &a->qkv);
-    if (!j.dst || !j.q)
+    j.sinks = a->sinks.buf ? cpu__ptr(d, &a->sinks) : NULL;
+    if (!j.dst || !j.q || (a->sinks.buf && !j.sinks))
         return ERR_INVAL;
     int group = a->n_head / a->n_kv_head;
     int rows = group < CPU_ATTN_TILE ? CPU_ATTN_TILE / group : 1;

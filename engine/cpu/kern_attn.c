@@ -265,7 +265,13 @@ static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
 {
     int hd = t->geom.head_dim;
     float *dst = t->dst + (m / t->n_group) * t->ldd + (int64_t)(m % t->n_group) * hd;
-    struct vf w = vset1(1.0f / o[t->geom.v_dim + 1]);
+    float max = o[t->geom.v_dim], sum = o[t->geom.v_dim + 1], a = 1;
+    if (t->sinks) { /* joins last, so that splits need not know of it */
+        float sink = t->sinks[m % t->n_group], now = max > sink ? max : sink;
+        a = vexp1(max - now);
+        sum = sum * a + vexp1(sink - now);
+    }
+    struct vf w = vset1(a / sum);
     for (int d = 0; d < hd; d += VL)
         vstoren(dst + d, vmul(vload(o + d), w), hd - d < VL ? hd - d : VL);
 }

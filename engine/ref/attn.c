@@ -153,13 +153,13 @@ int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
     return 0;
 }
 
-/* One query head of one row, two passes: the maximum, then weights and sums. */
-static void attend(const struct dev *d, const struct op_attn *a, const int at[3], const float *q,
-                   float *dst)
+/* One query head of one row, two passes: the maximum, then weights and sums. `sink` is -inf where there is none. */
+static void attend(const struct dev *d, const struct op_attn *a, const int at[3], double sink,
+                   const float *q, float *dst)
 {
-    int seq = at[0], pos = at[1], head = at[2], hd = a->head_dim;
+    int seq = at[0], pos = at[1], head = at[2] / (a->n_head / a->n_kv_head), hd = a->head_dim;
     int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
-    double max = -INFINITY, sum = 0, *acc = a->kv->acc;
+    double max = sink, sum = 0, *acc = a->kv->acc;
     memset(acc, 0, (size_t)hd * sizeof *acc);
     for (int pass = 0; pass < 2; pass++)
         for (int t = from; t <= pos; t++) {
@@ -181,6 +181,7 @@ static void attend(const struct dev *d, const struct op_attn *a, const int at[3]
             for (int i = 0; i < hd; i++)
                 acc[i] += p * kv_get(a->kv, v + (size_t)i);
         }
+    sum += exp(sink - max);
     for (int i = 0; i < hd; i++)
         dst[i] = (float)(acc[i] / sum);
 }
@@ -193,14 +194,14 @@ int ref__attn(struct dev *d, const struct op_attn *a)
         return ERR_INVAL;
     float *dst = ref__ptr(d, &a->dst);
     const float *q = ref__ptr(d, &a->qkv);
-    if (!dst || !q)
+    const float *sinks = a->sinks.buf ? ref__ptr(d, &a->sinks) : NULL;
+    if (!dst || !q || (a->sinks.buf && !sinks))
         return ERR_INVAL;
-    int group = a->n_head / a->n_kv_head;
     for (int s = 0; s < m->n_seq; s++)
         for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++)
             for (int h = 0; h < a->n_head; h++) {
                 float *o = dst + i * a->dst.stride[0] + h * a->head_dim;
-                attend(d, a, (int[3]){s, m->pos[i], h / group},
+                attend(d, a, (int[3]){s, m->pos[i], h}, sinks ? (double)sinks[h] : -INFINITY,
                        q + i * a->qkv.stride[0] + h * a->head_dim, o);
             }
     return 0;
