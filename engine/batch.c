@@ -44,7 +44,15 @@ void eng_batch_close(struct batch *b)
     *b = (struct batch){0};
 }
 
-static int seq_check(const struct batch *b, const struct step_seq *s, int i, struct err *e)
+_Static_assert(STEP_SAMPLED(3) == TOK_SAMPLED(3), "a plan's references go to the device as is");
+
+static bool is_ref(int32_t tok, int n_before)
+{
+    return tok < 0 && tok >= STEP_SAMPLED(n_before - 1);
+}
+
+static int seq_check(const struct batch *b, const struct step_seq *s, int i, int n_before,
+                     struct err *e)
 {
     int64_t end = (int64_t)s->pos + s->n_tok;
     if (s->n_tok < 1 || s->pos < 0 || end > b->lim.n_ctx)
@@ -57,7 +65,7 @@ static int seq_check(const struct batch *b, const struct step_seq *s, int i, str
         return err_set(e, ERR_INVAL, "step: sequence %d: %d logit rows of %d", i, s->n_logit,
                        s->n_tok);
     for (int32_t t = 0; t < s->n_tok; t++)
-        if (s->tok[t] < 0 || s->tok[t] >= b->lim.n_vocab)
+        if (s->tok[t] >= b->lim.n_vocab || (s->tok[t] < 0 && !is_ref(s->tok[t], n_before)))
             return err_set(e, ERR_INVAL, "step: sequence %d: token %d is not in 0..%d", i,
                            s->tok[t], b->lim.n_vocab - 1);
     for (int k = 0; k < blocks_for(end); k++)
@@ -67,7 +75,8 @@ static int seq_check(const struct batch *b, const struct step_seq *s, int i, str
     return 0;
 }
 
-static int plan_check(const struct batch *b, const struct step_plan *p, int *stride, struct err *e)
+static int plan_check(const struct batch *b, const struct step_plan *p, int n_before, int *stride,
+                      struct err *e)
 {
     int64_t rows = 0, logits = 0;
     *stride = 1;
@@ -81,7 +90,7 @@ static int plan_check(const struct batch *b, const struct step_plan *p, int *str
                            p->copy[i].dst);
     for (int i = 0; i < p->n_seq; i++) {
         const struct step_seq *s = &p->seq[i];
-        int rc = seq_check(b, s, i, e);
+        int rc = seq_check(b, s, i, n_before, e);
         if (rc)
             return rc;
         rows += s->n_tok;
@@ -95,10 +104,11 @@ static int plan_check(const struct batch *b, const struct step_plan *p, int *str
     return 0;
 }
 
-int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta *m, struct err *e)
+int eng_batch_build(struct batch *b, const struct step_plan *p, const struct batch *before,
+                    bool by_ref, struct step_meta *m, struct err *e)
 {
     int stride, row = 0, logit = 0;
-    int rc = plan_check(b, p, &stride, e);
+    int rc = plan_check(b, p, before->n_logit, &stride, e);
     if (rc)
         return rc;
     for (int i = 0; i < p->n_copy; i++) {
@@ -113,7 +123,7 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta
         for (int k = 0; k < stride; k++)
             table[k] = k < need ? s->block[k] : 0;
         for (int32_t t = 0; t < s->n_tok; t++, row++) {
-            b->tok[row] = s->tok[t];
+            b->tok[row] = s->tok[t] < 0 && !by_ref ? before->out[-1 - s->tok[t]].token : s->tok[t];
             b->pos[row] = s->pos + t;
         }
         for (int32_t k = 0; k < s->n_logit; k++, logit++) {
@@ -122,6 +132,8 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta
         }
     }
     b->seq_start[p->n_seq] = row;
+    b->plan = p;
+    b->n_logit = logit;
     *m = (struct step_meta){.n_row = row,
                             .n_seq = p->n_seq,
                             .n_logit = logit,
@@ -134,8 +146,9 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta
     return 0;
 }
 
-void eng_batch_scatter(const struct batch *b, const struct step_plan *p)
+void eng_batch_scatter(const struct batch *b)
 {
+    const struct step_plan *p = b->plan;
     int at = 0;
     for (int i = 0; i < p->n_seq; i++)
         for (int32_t k = 0; k < p->seq[i].n_logit; k++)

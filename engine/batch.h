@@ -1,5 +1,6 @@
 /* From a step plan to the metadata of a device step: checks every limit, then flattens sequences to rows
- * in arrays made once at open. Engine thread only; no allocation after open. */
+ * in arrays made once at open. One batch serves one step from begin to end, so two steps need two. Engine thread
+ * only; no allocation after open. */
 #ifndef ENGINE_BATCH_H
 #define ENGINE_BATCH_H
 
@@ -12,15 +13,20 @@ struct batch {
     int32_t *copy_src, *copy_dst; /* [max_seqs] */
     struct sample_row *rows;      /* [max_logit_rows], plan order */
     struct sample_out *out;
+    const struct step_plan *plan; /* of the step that is open, for eng_batch_scatter */
+    int n_logit;
 };
 
 /* ERR_NOMEM leaves nothing behind. */
 int eng_batch_open(struct batch *b, const struct eng_info *lim, struct err *e);
 void eng_batch_close(struct batch *b);
 
-/* Fill b and m from p. ERR_INVAL names the sequence and what is wrong; b is then unspecified. */
-int eng_batch_build(struct batch *b, const struct step_plan *p, struct step_meta *m, struct err *e);
+/* Fill b and m from p. `before` is the step begun before, whose rows STEP_SAMPLED names. With `by_ref` they
+ * stay (as TOK_SAMPLED, the same numbers); without, that step is over and they are looked up. ERR_INVAL names the
+ * sequence and what is wrong; b is then unspecified. */
+int eng_batch_build(struct batch *b, const struct step_plan *p, const struct batch *before,
+                    bool by_ref, struct step_meta *m, struct err *e);
 /* Hand b->out to the plan's `out` arrays. */
-void eng_batch_scatter(const struct batch *b, const struct step_plan *p);
+void eng_batch_scatter(const struct batch *b);
 
 #endif

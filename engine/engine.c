@@ -24,6 +24,7 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
         return rc;
     m->be->info(m->dev, &bi);
     snprintf(g->l.info.backend, sizeof g->l.info.backend, "%s", bi.name);
+    g->l.info.lookahead = bi.lookahead && !o->keep_logits;
     rc = model_work_open(m, bi.mul_dtype, g->l.info.max_rows, g->l.info.max_logit_rows, e);
     if (rc)
         return rc;
@@ -48,7 +49,9 @@ static int engine_fill(struct engine *g, const struct eng_opts *o, struct err *e
 {
     int rc = device_is_null(o) ? eng__null_open(&g->null, &g->l.info, &g->l.mem, o, e)
                                : eng__layout_open(&g->l, o, e);
-    if (rc || (rc = eng_batch_open(&g->batch, &g->l.info, e)))
+    for (int i = 0; !rc && i < 2; i++)
+        rc = eng_batch_open(&g->batch[i], &g->l.info, e);
+    if (rc)
         return rc;
     if (g->null)
         return 0;
@@ -81,6 +84,8 @@ void eng_close(struct engine *g)
         return;
     struct model *m = &g->l.model;
     if (m->dev) {
+        if (g->n_open)
+            m->be->sync(m->dev); /* what it still runs uses what goes now */
         weights_close(g->weights);
         model_rope_close(m);
         model_work_close(m);
@@ -89,7 +94,8 @@ void eng_close(struct engine *g)
         m->be->close(m->dev);
     }
     eng__null_close(g->null);
-    eng_batch_close(&g->batch);
+    eng_batch_close(&g->batch[0]);
+    eng_batch_close(&g->batch[1]);
     free(g->logits);
     eng__layout_close(&g->l);
     free(g);
@@ -101,17 +107,16 @@ const struct eng_info *eng_info(const struct engine *g)
 }
 
 /* Everything that talks to the device; *what names the operation that failed. */
-static int step_run(struct engine *g, const struct step_plan *p, const struct step_meta *meta,
-                    const char **what)
+static int step_issue(struct engine *g, struct batch *b, const struct step_meta *meta,
+                      const char **what)
 {
     struct model *m = &g->l.model;
-    struct batch *b = &g->batch;
-    int rc = 0;
+    int n_copy = b->plan->n_copy, rc = 0;
     *what = "kv_copy";
-    if (p->n_copy > 0 &&
+    if (n_copy > 0 &&
         (rc = m->be->kv_copy(
              m->dev, &(struct op_kv_copy){
-                         .kv = m->kv, .src = b->copy_src, .dst = b->copy_dst, .n = p->n_copy})))
+                         .kv = m->kv, .src = b->copy_src, .dst = b->copy_dst, .n = n_copy})))
         return rc;
     *what = "step_begin";
     if (meta->n_row > 0) {
@@ -132,12 +137,26 @@ static int step_run(struct engine *g, const struct step_plan *p, const struct st
             return rc;
     }
     *what = "sample";
-    if (meta->n_logit > 0 &&
-        (rc = m->be->sample(m->dev,
-                            &(struct op_sample){.logits = logits, .rows = b->rows, .out = b->out})))
-        return rc;
-    *what = "sync";
-    return m->be->sync(m->dev);
+    if (meta->n_logit > 0)
+        rc = m->be->sample(m->dev,
+                           &(struct op_sample){.logits = logits, .rows = b->rows, .out = b->out});
+    return rc;
+}
+
+/* A step without samples has nothing to wait for but everything. */
+static int step_wait(struct engine *g, const struct batch *b, const char **what)
+{
+    struct model *m = &g->l.model;
+    *what = b->n_logit ? "sample_wait" : "sync";
+    return b->n_logit ? m->be->sample_wait(m->dev) : m->be->sync(m->dev);
+}
+
+/* A step half done leaves KV in an unknown state: no way on. */
+static int step_failed(struct engine *g, const char *what, int n_row, int rc, struct err *e)
+{
+    g->n_open = 0;
+    err_set(&g->failed, ERR_DEVICE, "step: op %s of %d rows failed: %s", what, n_row, err_name(rc));
+    return err_set(e, ERR_DEVICE, "%s", g->failed.text);
 }
 
 #ifndef NDEBUG
@@ -160,30 +179,53 @@ static int fault_step(struct engine *g, struct err *e)
 #define fault_step(g, e) 0
 #endif
 
-int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
 {
     struct step_meta meta;
     const char *what = "";
+    bool ahead = g->l.info.lookahead;
+    struct batch *b = &g->batch[g->turn], *before = &g->batch[!g->turn];
     if (g->failed.code)
         return err_set(e, g->failed.code, "%s", g->failed.text);
+    if (g->n_open > ahead)
+        return err_set(e, ERR_INVAL, "step: %d steps are open", g->n_open);
     int rc = fault_step(g, e);
     if (!rc)
-        rc = eng_batch_build(&g->batch, p, &meta, e);
+        rc = eng_batch_build(b, p, before, ahead, &meta, e);
     if (rc)
         return rc;
     g->n_logit = meta.n_logit;
-    if (g->null) {
-        eng__null_step(g->null, &g->batch, meta.n_logit);
-    } else {
-        rc = step_run(g, p, &meta, &what);
-        if (rc) { /* a step half done leaves KV in an unknown state: no way on */
-            err_set(&g->failed, ERR_DEVICE, "step: op %s of %d rows failed: %s", what, meta.n_row,
-                    err_name(rc));
-            return err_set(e, ERR_DEVICE, "%s", g->failed.text);
-        }
-    }
-    eng_batch_scatter(&g->batch, p);
+    if (g->null)
+        eng__null_step(g->null, b, meta.n_logit);
+    else if ((rc = step_issue(g, b, &meta, &what)) || (!ahead && (rc = step_wait(g, b, &what))))
+        return step_failed(g, what, meta.n_row, rc, e);
+    g->turn = !g->turn;
+    g->n_open++;
     return 0;
+}
+
+int eng_step_end(struct engine *g, struct err *e)
+{
+    const char *what = "";
+    if (g->failed.code)
+        return err_set(e, g->failed.code, "%s", g->failed.text);
+    if (!g->n_open)
+        return err_set(e, ERR_INVAL, "step: none is open");
+    struct batch *b = &g->batch[g->n_open == 2 ? g->turn : !g->turn];
+    int rc = g->l.info.lookahead ? step_wait(g, b, &what) : 0;
+    if (rc)
+        return step_failed(g, what, b->seq_start[b->plan->n_seq], rc, e);
+    g->n_open--;
+    eng_batch_scatter(b);
+    return 0;
+}
+
+int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+{
+    if (g->n_open)
+        return err_set(e, ERR_INVAL, "step: %d steps are open", g->n_open);
+    int rc = eng_step_begin(g, p, e);
+    return rc ? rc : eng_step_end(g, e);
 }
 
 int eng_logits(struct engine *g, int i, float *dst)

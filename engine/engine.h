@@ -39,16 +39,23 @@ struct eng_info {     /* of an open engine; constant */
     int max_seqs, max_rows, max_logit_rows;
     size_t weight_bytes, kv_bytes, work_bytes;
     uint64_t layout_id; /* dtype + layout version: part of every prefix hash */
+    bool lookahead;     /* a step may begin while the one before is not over */
 };
+
+/* In step_seq.tok: the token that logit row i (plan order) of the step begun before this one chose, whether
+ * that step is over or not. Its KV and position are those of an ordinary token. */
+#define STEP_SAMPLED(i) (-1 - (i))
 
 /* One sequence's share of a step: tokens [pos, pos + n_tok) of it are computed. */
 struct step_seq {
-    const int32_t *tok; /* [n_tok] */
+    const int32_t *tok; /* [n_tok] ids, or STEP_SAMPLED */
     int32_t n_tok, pos;
     const int32_t *block; /* [n_block] block table covering positions 0 .. pos + n_tok - 1 */
     int32_t n_block;
     /* Rows whose logits are wanted: the last n_logit rows of the chunk. rows[i] says what to do with each
-     * (sampling, or scoring of a known next token by `target`); out[i] receives it. n_logit == 0: none. */
+     * (sampling, or scoring of a known next token by `target`); out[i] receives it when the step is over.
+     * n_logit == 0: none. The history of a row whose tokens are not all known ends with the last known one,
+     * so penalties can't be exact there: such rows must wait for their token. */
     int32_t n_logit;
     const struct sample_row *rows;
     struct sample_out *out;
@@ -69,11 +76,20 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e);
 void eng_close(struct engine *g); /* NULL is fine */
 const struct eng_info *eng_info(const struct engine *g);
 
-/* Run one step and wait for it. ERR_DEVICE is sticky: every later call fails with it. ERR_INVAL: the
- * plan breaks a limit of eng_info (our bug). No allocation after the first full-sized step. */
+/* Issue a step. At most one step may be open before (ERR_INVAL), none without eng_info.lookahead, where the
+ * step is over when this returns. Steps run in the order they were begun, each as if the ones before were over: a
+ * block may be given another use as soon as the last step that reads it has begun. p, p->seq and the `out`
+ * arrays stay the caller's and unchanged until the step's eng_step_end; all else is copied.
+ * ERR_DEVICE is sticky: every later call fails with it, no step is open then. ERR_INVAL: the plan breaks a limit
+ * of eng_info (our bug). No allocation after the first full-sized step. */
+int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e);
+/* Wait for the oldest open step and fill its plan's `out` arrays. ERR_INVAL: none is open. */
+int eng_step_end(struct engine *g, struct err *e);
+/* Both. */
 int eng_step(struct engine *g, const struct step_plan *p, struct err *e);
 
-/* Logits of logit row i of the last step (plan order) as f32 [n_vocab]; with keep_logits only. */
+/* Logits of logit row i of the last step (plan order) as f32 [n_vocab]; with keep_logits only, which rules
+ * look-ahead out. */
 int eng_logits(struct engine *g, int i, float *dst);
 
 /* What eng_open would need, without loading. */

@@ -26,7 +26,9 @@ struct layout {
 struct engine {
     struct layout l;
     struct weight_set *weights;
-    struct batch batch;
+    struct batch
+        batch[2]; /* ring: [turn] is the next step's, the other one that of the step before */
+    int turn, n_open;
     float *logits; /* [max_logit_rows, n_vocab] copy with keep_logits, else NULL */
     int n_logit;   /* of the last step */
     struct null_device *null;

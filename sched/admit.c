@@ -31,7 +31,7 @@ static struct seq *fork_source(const struct sreq *r, bool *coming)
         struct seq *q = (struct seq *)&r->seq[i];
         if (q->state != SEQ_RUNNING)
             continue;
-        if (q->n_computed >= r->r->n_prompt - 1)
+        if (q->n_final >= r->r->n_prompt - 1)
             return q;
         *coming = true;
     }
@@ -151,7 +151,7 @@ static int try_start(struct sched *s, struct seq *q)
     for (int32_t i = n_share; from && i < q->cap_block; i++)
         q->block[i].id = 0; /* a shorter match was noted there */
     q->n_block = n_share;
-    q->n_computed = computed;
+    q->n_computed = q->n_final = computed;
     q->n_indexed = computed / s->info.block_len;
     started(s, q, from != NULL);
     return 0;

@@ -6,13 +6,21 @@ static int check_seq(const struct sched *s, const struct seq *q, struct err *e)
 {
     bool running = q->state == SEQ_RUNNING;
     unsigned long long id = (unsigned long long)q->req->r->id;
-    if (q->n_computed > q->n_known || (q->tok && q->n_known > q->cap))
+    if (q->n_computed > q->n_known + q->n_coming || (q->tok && q->n_known > q->cap))
         return err_set(e, ERR_INTERNAL, "req %llu.%d: computed %d, known %d, cap %d", id, q->choice,
                        q->n_computed, q->n_known, q->cap);
     if (q->n_block != sched__blocks(s, q->n_computed) || (!running && q->n_block))
         return err_set(e, ERR_INTERNAL, "req %llu.%d: %d blocks for %d tokens in state %d", id,
                        q->choice, q->n_block, q->n_computed, (int)q->state);
-    if (running && q->n_computed >= sched__seq_goal(q))
+    if (q->n_final > q->n_computed || (!q->n_flight && q->n_final != q->n_computed) ||
+        q->n_coming > q->n_flight || q->n_flight > s->n_open || (q->n_flight && !running))
+        return err_set(e, ERR_INTERNAL, "req %llu.%d: final %d, computed %d, %d coming of %d steps",
+                       id, q->choice, q->n_final, q->n_computed, q->n_coming, q->n_flight);
+    for (int32_t i = q->n_final / s->info.block_len; q->n_flight && i < q->n_block; i++)
+        if (block_indexed(s->pool, q->block[i].id))
+            return err_set(e, ERR_INTERNAL, "req %llu.%d: block %d is indexed and being written",
+                           id, q->choice, q->block[i].id);
+    if (running && !q->n_flight && q->n_computed >= sched__seq_goal(q))
         return err_set(e, ERR_INTERNAL, "req %llu.%d: runs with nothing to do", id, q->choice);
     if (q->state == SEQ_DONE && (q->tok || q->block))
         return err_set(e, ERR_INTERNAL, "req %llu.%d: done, but holds memory", id, q->choice);

@@ -28,7 +28,8 @@ static void take_token(struct sched *s, struct seq *q, const struct sample_out *
         sched__emit_finish(s, q, FINISH_STOP, out->token);
         return;
     }
-    CHECK(q->n_known < q->cap);
+    CHECK(q->n_known < q->cap && q->n_coming > 0);
+    q->n_coming--;
     q->tok[q->n_known++] = out->token;
     if (!r->first_token_us)
         r->first_token_us = s->now;
@@ -46,35 +47,36 @@ static bool all_finite(const struct plan *p, const struct plan_entry *en, int32_
     return true;
 }
 
-static void harvest_seq(struct sched *s, const struct plan_entry *en, int32_t n_logit)
+static void harvest_seq(struct sched *s, const struct plan *p, struct plan_entry *en, int32_t pos,
+                        int32_t n_logit)
 {
     struct seq *q = en->q;
-    const struct sample_out *out = s->plan.out + en->first_logit;
-    int32_t n_prompt = q->req->r->n_prompt;
-    if (q->state != SEQ_RUNNING) /* its request ended earlier in this harvest */
+    const struct sample_out *out = p->out + en->first_logit;
+    if (!q) /* ended while the step ran, or earlier in this harvest */
         return;
-    if (!all_finite(&s->plan, en, n_logit)) {
+    int32_t fresh = q->req->r->n_prompt - pos;
+    CHECK(q->state == SEQ_RUNNING && q->n_final == pos);
+    en->q = NULL;
+    q->n_flight--;
+    if (!all_finite(p, en, n_logit)) {
         sched__seq_distrust(s, q);
         sched__req_end(s, q->req, ERR_DEVICE, "logits are not finite");
         return;
     }
-    int32_t fresh = n_prompt - q->n_computed;
     if (fresh > 0)
         s->st.prompt_tokens += (uint64_t)(fresh < en->n_tok ? fresh : en->n_tok);
-    q->n_computed += en->n_tok;
+    q->n_final += en->n_tok;
     sched__seq_index(s, q);
-    bool samples = q->req->max_out > 0 && q->n_computed == q->n_known;
-    for (int32_t i = 0; i < n_logit - samples; i++)
+    for (int32_t i = 0; i < n_logit - en->samples; i++)
         emit_token(s, q, EV_PROMPT, ++q->n_scored, out + i);
-    if (samples)
+    if (en->samples)
         take_token(s, q, out + n_logit - 1);
-    else if (!q->req->max_out && q->n_computed >= sched__seq_goal(q))
+    else if (!q->req->max_out && q->n_final >= sched__seq_goal(q))
         sched__emit_finish(s, q, FINISH_LENGTH, -1);
 }
 
-void sched__harvest(struct sched *s)
+void sched__harvest(struct sched *s, struct plan *p)
 {
-    struct plan *p = &s->plan;
     for (int i = 0; i < p->n_seq; i++)
-        harvest_seq(s, &p->entry[i], p->seq[i].n_logit);
+        harvest_seq(s, p, &p->entry[i], p->seq[i].pos, p->seq[i].n_logit);
 }

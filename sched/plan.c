@@ -4,7 +4,14 @@
  * out, the sequence that is cheapest to redo is preempted.
  *
  * No deadlock: run[0] is never preempted, and the last free block is kept for it until it is planned,
- * so it progresses in every step and ends at last; then there is another run[0]. */
+ * so it progresses in every step and ends at last; then there is another run[0].
+ *
+ * A step may be planned while the one before is in flight (`lookahead`): a sequence whose next token is not known yet
+ * gets its row by reference. Only the device's order is needed for that, not its end. Three things wait
+ * for the end: a row that needs the token on the host (penalties count it), preemption, and forks. If one sequence must
+ * wait, all do: the device idles for the host's share of one step, while leaving the row out would halve that
+ * stream's speed. A prompt step without samples is not looked beyond either: it is long, and a cancel
+ * should not find many of them issued. */
 #include "sched/plan.h"
 
 #include "engine/base/mem.h"
@@ -38,7 +45,7 @@ void plan_free(struct plan *p)
 
 static bool planned(const struct sched *s, const struct seq *q)
 {
-    return q->last_step == s->st.steps + 1;
+    return q->last_step == s->n_plan;
 }
 
 /* The block that the next token goes into must be copied first: others read it too. */
@@ -50,8 +57,8 @@ static bool must_copy(const struct sched *s, const struct seq *q)
     int32_t refs = block_refs(s->pool, id);
     if (refs == 1)
         return false;
-    for (int i = 0; i < s->plan.n_copy; i++)
-        refs -= s->plan.copy_of[i].id == id; /* the plan's own holds read nothing later */
+    for (int i = 0; i < s->plan->n_copy; i++)
+        refs -= s->plan->copy_of[i].id == id; /* the plan's own holds read nothing later */
     return refs > 1;
 }
 
@@ -69,6 +76,8 @@ static bool preempt_one(struct sched *s)
 {
     struct seq *victim = NULL;
     int32_t least = 0;
+    if (s->n_open) /* its rows in flight would be thrown away; see sched__plan_ahead */
+        return false;
     for (int i = 1; i < s->n_run; i++) {
         struct seq *v = s->run[i];
         if (planned(s, v))
@@ -105,7 +114,7 @@ static bool new_block(struct sched *s, struct seq *q, bool may_preempt, struct b
 /* Make block[n_computed / block_len] of q writable. */
 static bool make_writable(struct sched *s, struct seq *q, bool may_preempt)
 {
-    struct plan *p = &s->plan;
+    struct plan *p = s->plan;
     struct block_ref own;
     if (!q->n_block || q->n_computed % s->info.block_len == 0)
         return true;
@@ -169,14 +178,14 @@ static struct sample_row sampling_row(const struct seq *q)
         .presence_penalty = p->presence_penalty,
         .frequency_penalty = p->frequency_penalty,
         .seed = p->seed + (uint64_t)q->choice,
-        .position = (uint32_t)q->n_known,
+        .position = (uint32_t)(q->n_known + q->n_coming),
         .hist = q->tok,
         .n_prompt = r->n_prompt,
         .n_hist = q->n_known,
         .bias = p->bias,
         .n_bias = p->n_bias,
         .ban = r->stop_id,
-        .n_ban = q->n_output < r->min_tokens ? r->n_stop_id : 0,
+        .n_ban = q->n_output + q->n_coming < r->min_tokens ? r->n_stop_id : 0,
         .mask = p->mask,
         .target = -1,
         .n_top = p->n_top,
@@ -198,14 +207,15 @@ static struct sample_row scoring_row(const struct seq *q, int32_t pos)
     };
 }
 
-static void add_rows(struct plan *p, struct step_seq *at, const struct seq *q, int32_t n)
+/* Returns whether the last row chooses a token. */
+static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, int32_t n)
 {
     int32_t end = q->n_computed + n, first = end;
     if (scores_prompt(q))
         first = q->n_scored > q->n_computed ? q->n_scored : q->n_computed;
     if (first > end)
         first = end;
-    bool samples = q->req->max_out > 0 && end == q->n_known;
+    bool samples = q->req->max_out > 0 && end == q->n_known + q->n_coming;
     int32_t last_scored = end < q->req->r->n_prompt - 1 ? end : q->req->r->n_prompt - 1;
     at->rows = p->row + p->n_logit;
     at->out = p->out + p->n_logit;
@@ -215,41 +225,44 @@ static void add_rows(struct plan *p, struct step_seq *at, const struct seq *q, i
         p->row[p->n_logit++] = sampling_row(q);
     at->n_logit = (int32_t)(p->row + p->n_logit - at->rows);
     CHECK(p->n_logit <= p->cap_logit && at->n_logit <= n);
+    return samples;
+}
+
+static int32_t to_go(const struct seq *q)
+{
+    return sched__seq_goal(q) - q->n_computed;
 }
 
 /* Put up to n tokens of q into the plan; returns how many. */
 static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_preempt)
 {
-    struct plan *p = &s->plan;
+    struct plan *p = s->plan;
     if (q->state != SEQ_RUNNING || planned(s, q) || p->n_seq == p->cap_seq)
         return 0;
     int32_t left = p->cap_logit - p->n_logit;
     if (scores_prompt(q)) { /* every row from n_scored on has logits */
         int32_t skip = q->n_scored > q->n_computed ? q->n_scored - q->n_computed : 0;
         n = n < left + skip ? n : left + skip;
-    } else if (q->req->max_out && n >= q->n_known - q->n_computed && left < 1) {
-        n = q->n_known - q->n_computed - 1;
+    } else if (q->req->max_out && n >= to_go(q) && left < 1) {
+        n = to_go(q) - 1;
     }
     if (n > 0)
         n = make_room(s, q, n, may_preempt || q == s->run[0]);
     if (n <= 0)
         return 0;
     struct step_seq *at = &p->seq[p->n_seq];
-    p->entry[p->n_seq++] = (struct plan_entry){.q = q, .n_tok = n, .first_logit = p->n_logit};
-    *at = (struct step_seq){.tok = q->tok + q->n_computed,
+    struct plan_entry *en = &p->entry[p->n_seq++];
+    bool by_ref = q->n_computed == q->n_known; /* the only token to go is the coming one */
+    *en = (struct plan_entry){.q = q, .n_tok = n, .first_logit = p->n_logit};
+    *at = (struct step_seq){.tok = by_ref ? &q->ref : q->tok + q->n_computed,
                             .n_tok = n,
                             .pos = q->n_computed,
                             .block = &q->block[0].id,
                             .n_block = q->n_block};
-    add_rows(p, at, q, n);
+    en->samples = add_rows(p, at, q, n);
     p->n_tok += n;
-    q->last_step = s->st.steps + 1;
+    q->last_step = s->n_plan;
     return n;
-}
-
-static int32_t to_go(const struct seq *q)
-{
-    return sched__seq_goal(q) - q->n_computed;
 }
 
 /* Insertion sort of list[n]: few entries, nearly sorted from step to step. */
@@ -283,16 +296,17 @@ static int32_t prompt_budget(const struct sched *s, int32_t left, int32_t n_dec)
 
 void sched__plan(struct sched *s)
 {
-    struct plan *p = &s->plan;
+    struct plan *p = s->plan = &s->ring[(s->first + s->n_open) % 2];
     p->n_seq = p->n_copy = p->n_logit = 0;
     p->n_tok = 0;
+    s->n_plan++;
     int n_dec = 0, n_all = 0;
     for (int i = 0; i < s->n_run; i++)
         if (to_go(s->run[i]) == 1)
             s->list[n_dec++] = s->run[i];
     n_all = n_dec;
     for (int i = 0; i < s->n_run; i++)
-        if (to_go(s->run[i]) != 1)
+        if (to_go(s->run[i]) > 1)
             s->list[n_all++] = s->run[i];
     sort(s, s->list, n_dec, true);
     sort(s, s->list + n_dec, n_all - n_dec, false);
@@ -307,4 +321,64 @@ void sched__plan(struct sched *s)
         int32_t want = to_go(s->list[i]);
         left -= plan_seq(s, s->list[i], want < left ? want : left, false);
     }
+}
+
+static bool has_penalty(const struct request *r)
+{
+    const struct req_sampling *p = &r->samp;
+    return p->repetition_penalty < 1 || p->repetition_penalty > 1 || p->presence_penalty < 0 ||
+           p->presence_penalty > 0 || p->frequency_penalty < 0 || p->frequency_penalty > 0;
+}
+
+/* Whether a row by reference can be had, and nobody has to wait. Bans before min_tokens and the
+ * mask depend on how many tokens there are, not on which. */
+static bool gains(const struct sched *s)
+{
+    bool any = false;
+    for (int i = 0; i < s->n_run; i++) {
+        const struct seq *q = s->run[i];
+        if (!q->n_coming || to_go(q) != 1)
+            continue;
+        if (has_penalty(q->req->r))
+            return false;
+        any = true;
+    }
+    return any;
+}
+
+/* Every decode row finds its block without preemption, and so does run[0]. */
+static bool roomy(const struct sched *s)
+{
+    int32_t need = 1;
+    for (int i = 0; i < s->n_run; i++) {
+        const struct seq *q = s->run[i];
+        if (to_go(q) == 1)
+            need += q->n_computed % s->info.block_len == 0 || must_copy(s, q);
+    }
+    return need <= block_pool_free(s->pool);
+}
+
+bool sched__plan_ahead(struct sched *s)
+{
+    if (!s->info.lookahead || !gains(s))
+        return false;
+    sched__admit(s);
+    if (!roomy(s))
+        return false;
+    sched__plan(s);
+    return s->plan->n_seq > 0;
+}
+
+void sched__plan_forget(struct sched *s, struct seq *q)
+{
+    for (int k = 0; q->n_flight && k < s->n_open; k++) {
+        struct plan *p = &s->ring[(s->first + k) % 2];
+        for (int i = 0; i < p->n_seq; i++) {
+            if (p->entry[i].q != q)
+                continue;
+            p->entry[i].q = NULL;
+            q->n_flight--;
+        }
+    }
+    CHECK(!q->n_flight);
 }

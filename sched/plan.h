@@ -7,21 +7,24 @@
 
 struct seq;
 struct plan_entry {
-    struct seq *q;
+    struct seq *q; /* NULL: it ended while the step ran, what the step brings for it is dropped */
     int32_t n_tok;
     int first_logit; /* its rows in `row` and `out` */
+    bool samples;    /* the last of them chooses its next token */
 };
 
 struct plan {
     struct step_seq *seq;      /* [cap_seq] what the engine gets */
     struct plan_entry *entry;  /* [cap_seq] what harvest needs, same order */
     struct step_copy *copy;    /* [cap_seq] */
-    struct block_ref *copy_of; /* [cap_seq] holds on the copies' sources until the step is over */
+    struct block_ref *copy_of; /* [cap_seq] holds on the copies' sources until the step has begun */
     struct sample_row *row;    /* [cap_logit] */
     struct sample_out *out;    /* [cap_logit] */
     int cap_seq, cap_logit;
     int n_seq, n_copy, n_logit;
     int32_t n_tok;
+    struct step_plan step; /* what the engine keeps a pointer to while the step is open */
+    int64_t begin_us;
 };
 
 int plan_init(struct plan *p, int cap_seq, int cap_logit); /* ERR_NOMEM */

@@ -50,7 +50,8 @@ static int open_parts(struct sched *s, struct err *e)
         return rc;
     s->run = mem_calloc((size_t)s->o.max_running, sizeof(struct seq *));
     s->list = mem_calloc((size_t)s->o.max_running, sizeof(struct seq *));
-    if (!s->run || !s->list || plan_init(&s->plan, s->o.max_running, s->info.max_logit_rows))
+    if (!s->run || !s->list || plan_init(&s->ring[0], s->o.max_running, s->info.max_logit_rows) ||
+        plan_init(&s->ring[1], s->o.max_running, s->info.max_logit_rows))
         return err_set(e, ERR_NOMEM, "scheduler: no memory for %d sequences", s->o.max_running);
     return 0;
 }
@@ -104,6 +105,14 @@ static void end_seqs(struct sched *s, struct sreq *r)
             sched__seq_end(s, &r->seq[i]);
 }
 
+/* Nothing that is still open brings anything: its sequences have ended. */
+static void close_open(struct sched *s)
+{
+    struct err ignored = {0};
+    for (; s->n_open; s->n_open--, s->first = !s->first)
+        eng_step_end(s->g, &ignored);
+}
+
 void sched_close(struct sched *s)
 {
     if (!s)
@@ -115,10 +124,12 @@ void sched_close(struct sched *s)
         r->next = s->dead;
         s->dead = r;
     }
+    close_open(s);
     sched__req_bury(s);
     prefix_close(s->prefix);
     block_pool_close(s->pool);
-    plan_free(&s->plan);
+    plan_free(&s->ring[0]);
+    plan_free(&s->ring[1]);
     free(s->run);
     free(s->list);
     free(s);
@@ -314,22 +325,76 @@ static void expire(struct sched *s)
     s->next_deadline = soonest;
 }
 
-static int run_step(struct sched *s, struct err *e)
+static int device_failed(struct sched *s, int rc, struct err *e)
 {
-    struct plan *p = &s->plan;
-    struct step_plan sp = {.n_seq = p->n_seq, .n_copy = p->n_copy, .seq = p->seq, .copy = p->copy};
-    int64_t from = s->o.clock(s->o.arg);
-    int rc = eng_step(s->g, &sp, e);
-    s->now = s->o.clock(s->o.arg);
+    sched_fail_all(s, ERR_DEVICE, e->text);
+    close_open(s);
+    return rc;
+}
+
+/* Begin the step just planned. What it holds counts as computed from here on: later steps run later. */
+static int begin_step(struct sched *s, struct err *e)
+{
+    struct plan *p = s->plan;
+    p->step =
+        (struct step_plan){.n_seq = p->n_seq, .n_copy = p->n_copy, .seq = p->seq, .copy = p->copy};
+    p->begin_us = s->o.clock(s->o.arg);
+    if (!s->n_open && s->end_us)
+        s->st.gap_us_total += p->begin_us - s->end_us;
+    s->st.steps_ahead += s->n_open > 0;
+    int rc = eng_step_begin(s->g, &p->step, e);
     for (int i = 0; i < p->n_copy; i++)
         block_drop(s->pool, &p->copy_of[i]);
-    if (rc) {
-        sched_fail_all(s, ERR_DEVICE, e->text);
-        return rc;
+    if (rc)
+        return device_failed(s, rc, e);
+    for (int i = 0; i < p->n_seq; i++) {
+        struct plan_entry *en = &p->entry[i];
+        en->q->n_computed += en->n_tok;
+        en->q->n_flight++;
+        en->q->n_coming += en->samples;
+        en->q->ref = STEP_SAMPLED(en->first_logit + p->seq[i].n_logit - 1);
     }
+    s->n_open++;
+    return 0;
+}
+
+/* Wait for the oldest open step and take what it brought. */
+static int end_step(struct sched *s, struct err *e)
+{
+    struct plan *p = &s->ring[s->first];
+    int rc = eng_step_end(s->g, e);
+    s->now = s->o.clock(s->o.arg);
+    if (rc)
+        return device_failed(s, rc, e);
+    /* It ran from when it was begun, or from the end of the one before. */
+    int64_t from = p->begin_us > s->end_us ? p->begin_us : s->end_us;
+    s->end_us = s->now;
     sched__stats_step(s, p->n_tok, s->now - from);
-    sched__harvest(s);
-    return 1;
+    sched__harvest(s, p); /* still among the open ones: what ends now is found there */
+    s->n_open--;
+    s->first = !s->first;
+    return 0;
+}
+
+static int run_steps(struct sched *s, struct err *e)
+{
+    int rc = 0;
+    if (!s->n_open) {
+        sched__admit(s);
+        sched__plan(s);
+        if (!s->plan->n_seq) {
+            s->end_us = 0;
+            return 0;
+        }
+        rc = begin_step(s, e);
+    }
+    if (!rc && sched__plan_ahead(s))
+        rc = begin_step(s, e);
+    if (!rc)
+        rc = end_step(s, e);
+    while (!rc && s->n_open && sched_idle(s)) /* only rows for nobody */
+        rc = end_step(s, e);
+    return rc ? rc : 1;
 }
 
 int sched_step(struct sched *s, struct err *e)
@@ -337,10 +402,10 @@ int sched_step(struct sched *s, struct err *e)
     struct err local = {0};
     s->now = s->o.clock(s->o.arg);
     expire(s);
-    sched__admit(s);
-    sched__plan(s);
-    int rc = s->plan.n_seq ? run_step(s, e ? e : &local) : 0;
+    int rc = run_steps(s, e ? e : &local);
     sched__req_bury(s);
+    if (sched_idle(s))
+        s->end_us = 0; /* what follows is no gap */
     sched__stats_tick(s);
     return rc;
 }

@@ -43,7 +43,8 @@ void sched_finish_choice(struct sched *s, uint64_t req, int choice, int32_t keep
 void sched_fail_all(struct sched *s, int code, const char *text);
 
 /* Expire, admit, plan, run, harvest. 1: a step ran; 0: nothing to run; negative: the engine failed (e says
- * why), every request got its EV_ERROR. */
+ * why), every request got its EV_ERROR. With an engine that looks ahead, the step after the one that is harvested
+ * has begun when this returns: what is called in between takes effect in the step after that one. */
 int sched_step(struct sched *s, struct err *e);
 
 bool sched_idle(const struct sched *s); /* no request inside */

@@ -16,7 +16,14 @@ enum seq_state {
 };
 #define SEQ_STATES 4
 
-/* One choice. Between steps: n_block == blocks(n_computed), n_computed <= n_known <= cap. */
+/* One choice. Its tokens, while a step that it has rows in runs:
+ *
+ *   0 ........ n_final ........ n_computed              (n_computed moves when a step begins, n_final when
+ *   | KV is there | being computed |                     it is over; equal while it has no row in flight)
+ *   0 .................... n_known .. n_known + n_coming (n_coming: chosen by steps in flight, id not known yet)
+ *
+ * Steps run in the order they begin, so planning takes what is being computed for done. Between calls:
+ * n_block == blocks(n_computed), n_computed <= n_known + n_coming <= cap. */
 struct seq {
     struct sreq *req;
     int choice;
@@ -25,10 +32,13 @@ struct seq {
     struct block_ref *block; /* [cap_block] position p lives in block[p / block_len] */
     int32_t cap, cap_block;
     int32_t n_known, n_computed, n_block;
+    int32_t n_final, n_coming;
+    int n_flight;        /* open steps with rows of it */
+    int32_t ref;         /* STEP_SAMPLED of the row that chose its latest token */
     int32_t n_indexed;   /* leading blocks already offered to the prefix index */
     int32_t n_scored;    /* prompt rows whose log-probability was sent */
     int32_t n_output;    /* tokens sent (or kept, once ended by sched_finish_choice) */
-    uint64_t last_step;  /* number of the last step with a row of it */
+    uint64_t last_step;  /* number of the last plan with a row of it */
     int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
 };
 
@@ -56,7 +66,11 @@ struct sched {
     int32_t n_ctx; /* longest sequence: the context, or the pool if that is smaller */
     struct block_pool *pool;
     struct prefix *prefix; /* NULL with no_prefix_cache */
-    struct plan plan;
+    struct plan ring[2];   /* [first] is that of the oldest open step */
+    int first, n_open;     /* open steps, at most 2 within sched_step, 1 between calls */
+    struct plan *plan;     /* the one being made, or made last */
+    uint64_t n_plan;
+    int64_t end_us;    /* when the last step ended, 0 = not busy since */
     struct seq **run;  /* [n_run] by (priority,) arrival, choice; run[0] is never preempted */
     struct seq **list; /* [max_running] scratch of planning */
     int n_run;
@@ -101,9 +115,13 @@ bool sched__req_before(const struct sched *s, const struct sreq *a, const struct
 
 /* plan.c: fill s->plan. */
 void sched__plan(struct sched *s);
+/* The same while a step is in flight; admits too. false: better to wait for that step, nothing is planned. */
+bool sched__plan_ahead(struct sched *s);
+/* q ended: what open steps bring for it is dropped. */
+void sched__plan_forget(struct sched *s, struct seq *q);
 
-/* harvest.c: what the step brought. */
-void sched__harvest(struct sched *s);
+/* harvest.c: what the step of p brought. */
+void sched__harvest(struct sched *s, struct plan *p);
 
 /* stats.c */
 void sched__stats_step(struct sched *s, int rows, int64_t us);

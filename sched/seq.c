@@ -27,8 +27,8 @@ void sched__seq_move(struct seq *q, enum seq_state to)
 
 int32_t sched__seq_goal(const struct seq *q)
 {
-    if (q->req->max_out > 0)
-        return q->n_known;
+    if (q->req->max_out > 0) /* the last token of an answer is not computed, whatever it is */
+        return q->n_known + q->n_coming - (q->n_output + q->n_coming >= q->req->max_out);
     /* Scoring only: the last prompt token predicts nothing that is asked for, and further choices
      * have nothing to add. */
     return q->choice ? 0 : q->req->r->n_prompt - 1;
@@ -75,12 +75,13 @@ void sched__seq_start(struct sched *s, struct seq *q)
     s->run[at] = q;
 }
 
-/* From the last block to the first: a chain's end is evicted before what it hangs on. */
+/* From the last block to the first: a chain's end is evicted before what it hangs on. A step in flight may still use
+ * them: whatever takes one of them next begins later, so runs later. */
 static void drop_blocks(struct sched *s, struct seq *q)
 {
     while (q->n_block)
         block_drop(s->pool, &q->block[--q->n_block]);
-    q->n_computed = 0;
+    q->n_computed = q->n_final = 0;
     q->n_indexed = 0;
 }
 
@@ -95,6 +96,7 @@ static void leave_slot(struct sched *s, struct seq *q)
 
 void sched__seq_preempt(struct sched *s, struct seq *q)
 {
+    CHECK(!q->n_flight && !q->n_coming);
     sched__seq_move(q, SEQ_PREEMPTED);
     leave_slot(s, q);
     drop_blocks(s, q);
@@ -107,7 +109,9 @@ void sched__seq_end(struct sched *s, struct seq *q)
 {
     if (q->state == SEQ_RUNNING)
         leave_slot(s, q);
+    sched__plan_forget(s, q);
     drop_blocks(s, q);
+    q->n_coming = 0;
     sched__seq_move(q, SEQ_DONE);
     q->req->n_output += q->n_output;
     free(q->tok);
@@ -118,7 +122,7 @@ void sched__seq_end(struct sched *s, struct seq *q)
 
 void sched__seq_index(struct sched *s, struct seq *q)
 {
-    int32_t len = s->info.block_len, n_full = q->n_computed / len;
+    int32_t len = s->info.block_len, n_full = q->n_final / len;
     if (!s->prefix)
         return;
     for (; q->n_indexed < n_full; q->n_indexed++) {

@@ -58,7 +58,9 @@ struct sched_stats {      /* a consistent snapshot */
     uint64_t step_tokens_hist[16]; /* rows per step: counts for <= 1 2 4 8 ... 16384, +Inf */
     double step_tokens_sum;
     int64_t heartbeat_us;  /* clock_us of the last loop turn */
-    int64_t step_us_total; /* time inside eng_step */
+    int64_t step_us_total; /* steps were running */
+    int64_t gap_us_total;  /* from a step's end to the next one's begin, while there was work */
+    uint64_t steps_ahead;  /* begun while the step before ran: no gap */
     double tokens_per_s;   /* recent service rate, for Retry-After */
     double requests_per_s;
 };

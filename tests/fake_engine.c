@@ -14,9 +14,23 @@ struct slot {
     uint64_t hash; /* of the sequence up to here */
 };
 
+#define OUT_MAX 1024
+
+/* A begun step: what it found, until its end shows it. */
+struct open_step {
+    const struct step_plan *plan;
+    struct sample_out out[OUT_MAX];
+    int n_out;
+    uint64_t number;
+    int64_t done_us;
+};
+
 struct engine {
     struct slot *slot; /* [n_block, block_len] */
     bool failed;
+    struct open_step ring[2]; /* [turn] is the next one's */
+    int turn, n_open;
+    int64_t busy_us; /* the device is, until then */
 };
 
 struct fake_cfg fake;
@@ -72,6 +86,7 @@ void eng_close(struct engine *g)
 {
     if (!g)
         return;
+    CHECK(!g->n_open || g->failed); /* the scheduler closes what it began */
     free(g->slot);
     free(g);
     the_engine = NULL;
@@ -176,7 +191,7 @@ static void do_copies(struct engine *g, const struct step_plan *p)
     fake_count.copies += (uint64_t)p->n_copy;
 }
 
-static void check_limits(const struct step_plan *p)
+static void check_limits(struct engine *g, struct open_step *b, const struct step_plan *p)
 {
     int32_t rows = 0, logits = 0;
     CHECK(p->n_seq > 0 && p->n_seq <= fake.info.max_seqs);
@@ -189,14 +204,29 @@ static void check_limits(const struct step_plan *p)
         logits += q->n_logit;
     }
     CHECK(rows <= fake.info.max_rows && logits <= fake.info.max_logit_rows);
+    CHECK(logits <= OUT_MAX);
     fake_count.rows += (uint64_t)rows;
     if (rows > fake_count.max_rows)
         fake_count.max_rows = rows;
-    fake_now_us += fake.us_step + rows * fake.us_row;
+    int64_t from = g->busy_us > fake_now_us ? g->busy_us : fake_now_us;
+    b->done_us = g->busy_us = from + fake.us_step + rows * fake.us_row;
     if (fake.sleep) {
         struct timespec ts = {.tv_nsec = (fake.us_step + rows * fake.us_row) * 1000};
         nanosleep(&ts, NULL);
     }
+}
+
+/* A token by reference is what the step begun before this one chose in that row. */
+static int32_t token_of(const struct engine *g, int32_t tok)
+{
+    const struct open_step *before = &g->ring[!g->turn];
+    if (tok < 0) {
+        CHECK(fake.info.lookahead && tok >= STEP_SAMPLED(before->n_out - 1));
+        fake_count.refs++;
+        tok = before->out[-1 - tok].token;
+    }
+    CHECK(tok >= 0 && tok < fake.info.n_vocab);
+    return tok;
 }
 
 /* A written slot starts its block anew: nobody may rely on the slots behind it. */
@@ -206,15 +236,15 @@ static void write_rows(struct engine *g, const struct step_seq *q)
     for (int32_t i = 0; i < q->n_tok; i++) {
         int32_t pos = q->pos + i, behind = len - 1 - pos % len;
         struct slot *at = slot_of(g, q, pos);
-        CHECK(q->tok[i] >= 0 && q->tok[i] < fake.info.n_vocab);
-        at->hash = hash_next(pos ? slot_of(g, q, pos - 1)->hash : 1, q->tok[i]);
-        at->tok = q->tok[i];
+        int32_t tok = token_of(g, q->tok[i]);
+        at->hash = hash_next(pos ? slot_of(g, q, pos - 1)->hash : 1, tok);
+        at->tok = tok;
         for (int32_t j = 1; j <= behind; j++)
             at[j].tok = POISON;
     }
 }
 
-static void answer_rows(struct engine *g, const struct step_seq *q)
+static void answer_rows(struct engine *g, struct open_step *b, const struct step_seq *q)
 {
     static int32_t back[1 << 16];
     int32_t n = q->pos + q->n_tok;
@@ -230,24 +260,66 @@ static void answer_rows(struct engine *g, const struct step_seq *q)
     for (int32_t i = 0; i < q->n_logit; i++) {
         int32_t upto = n - q->n_logit + i + 1;
         const struct sample_row *r = &q->rows[i];
-        CHECK(r->position == (uint32_t)upto && r->n_hist == upto && r->n_prompt <= r->n_hist);
-        CHECK(!memcmp(r->hist, back, (size_t)upto * sizeof *back));
-        q->out[i] = fake_choose(back, upto, r);
+        int32_t unknown = i == q->n_logit - 1 && q->tok[q->n_tok - 1] < 0;
+        CHECK(r->position == (uint32_t)upto && r->n_hist == upto - unknown);
+        CHECK(r->n_prompt <= r->n_hist);
+        CHECK(!memcmp(r->hist, back, (size_t)r->n_hist * sizeof *back));
+        if (unknown) /* nothing that the unknown token has a part in */
+            CHECK(r->repetition_penalty == 1 && r->presence_penalty == 0 &&
+                  r->frequency_penalty == 0 && r->target < 0);
+        b->out[b->n_out++] = fake_choose(back, upto, r);
+        q->out[i] = (struct sample_out){.token = POISON, .rank = POISON, .bad = true};
     }
 }
 
-int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
 {
+    struct open_step *b = &g->ring[g->turn];
+    CHECK(g->n_open <= fake.info.lookahead);
     fake_count.steps++;
     if (g->failed || (fake.fail_step && fake_count.steps >= fake.fail_step)) {
         g->failed = true;
         return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
     }
-    check_limits(p);
+    b->n_out = 0;
+    b->plan = p;
+    b->number = fake_count.steps;
+    check_limits(g, b, p);
     do_copies(g, p);
     for (int i = 0; i < p->n_seq; i++)
         write_rows(g, &p->seq[i]);
     for (int i = 0; i < p->n_seq; i++)
-        answer_rows(g, &p->seq[i]);
+        answer_rows(g, b, &p->seq[i]);
+    g->turn = !g->turn;
+    g->n_open++;
     return 0;
+}
+
+int eng_step_end(struct engine *g, struct err *e)
+{
+    if (g->failed)
+        return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
+    CHECK(g->n_open);
+    const struct open_step *b = &g->ring[g->n_open == 2 ? g->turn : !g->turn];
+    if (fake_now_us < b->done_us)
+        fake_now_us = b->done_us;
+    g->n_open--;
+    fake_count.ends++;
+    if (fake.fail_end && b->number >= fake.fail_end) {
+        g->failed = true;
+        return err_set(e, ERR_DEVICE, "fake engine: the device fell off at the end");
+    }
+    int at = 0;
+    for (int i = 0; i < b->plan->n_seq; i++)
+        for (int32_t k = 0; k < b->plan->seq[i].n_logit; k++)
+            b->plan->seq[i].out[k] = b->out[at++];
+    CHECK(at == b->n_out);
+    return 0;
+}
+
+int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
+{
+    CHECK(!g->n_open);
+    int rc = eng_step_begin(g, p, e);
+    return rc ? rc : eng_step_end(g, e);
 }

@@ -1,7 +1,9 @@
-/* A deterministic engine for scheduler tests: the functions of engine/engine.h over token storage per
+/* A deterministic engine for scheduler tests, with look-ahead (info.lookahead) or without: the functions of engine/engine.h over token storage per
  * block and slot instead of KV. It reads every earlier token of a sequence back through the block table,
  * so a mixed-up block, a missing copy or a stale cached block changes what it answers, and it compares what
- * it reads with the sequence's history where a row carries one. One engine at a time. */
+ * it reads with the sequence's history where a row carries one. A step does its work when it is begun, as a
+ * device that keeps the order would seem to, but shows nothing before its end: `out` holds rubbish until then.
+ * One engine at a time. */
 #ifndef TESTS_FAKE_ENGINE_H
 #define TESTS_FAKE_ENGINE_H
 
@@ -10,7 +12,8 @@
 struct fake_cfg { /* set before eng_open; all fields */
     struct eng_info info;
     int fail_open;      /* eng_open returns this error */
-    uint64_t fail_step; /* this step (1 = first) and all after it fail; 0 = none */
+    uint64_t fail_step; /* this step (1 = first) and all after it fail to begin; 0 = none */
+    uint64_t fail_end;  /* this one begins, its end fails; 0 = none */
     uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */
@@ -33,7 +36,8 @@ void fake_poison(int32_t block);
 
 struct fake_count {
     uint64_t steps, rows, copies, opens, closes;
-    int32_t max_rows; /* of one step */
+    uint64_t ends, refs; /* steps ended; tokens by reference */
+    int32_t max_rows;    /* of one step */
 };
 extern struct fake_count fake_count;
 

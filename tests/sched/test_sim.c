@@ -1,5 +1,6 @@
 /* Simulation: random traffic on tiny pools against the fake engine and clock. After every step all
- * invariants are verified; every token is compared with what the request would get alone. A million
+ * invariants are verified; every token is compared with what the request would get alone. Each run is made without
+ * look-ahead and with it, and what both finished must be the same. A million
  * steps by default (fewer with sanitizers); STEPD_SIM_STEPS or the first argument changes that, the second
  * argument runs a single seed. */
 #include <setjmp.h>
@@ -15,6 +16,7 @@
 
 #define N_SLOT  24
 #define SEQ_MAX 256
+#define REQ_MAX 8192 /* of one run */
 
 /* What the client knows of one of its requests. */
 struct client {
@@ -24,6 +26,8 @@ struct client {
     int32_t n_out[8];
     bool finished[8];
     int32_t scored;
+    uint64_t digest;
+    bool disturbed; /* the client ended a part of it */
     int32_t max_out;
 };
 
@@ -33,8 +37,13 @@ static struct sim {
     struct engine *g;
     struct client c[N_SLOT];
     uint64_t last_id;
-    int32_t past[SEQ_MAX]; /* tokens of a finished choice, for a next turn of that talk */
-    int32_t n_past;
+    int32_t past[SEQ_MAX]; /* the latest prompt and what follows it, for a next turn of that talk */
+    int32_t n_past, past_want;
+    uint64_t past_seed;
+    bool ahead;
+    uint64_t
+        done[2][REQ_MAX]; /* what request id got, without and with look-ahead; 0 = not by itself */
+    uint64_t compared, issued_ahead;
     bool failed;
     uint64_t tokens, hits, terminal, submitted, stops, lengths, bads, timeouts;
 } sim;
@@ -131,8 +140,11 @@ static void on_finish(struct client *c, const struct event *ev)
         REQUIRE(c->max_out || c->r.prompt_logprobs < 0 || ch || c->scored == c->r.n_prompt - 1);
         sim.lengths++;
     }
-    sim.n_past = c->r.n_prompt + c->n_out[ch];
-    memcpy(sim.past, c->tok[ch], (size_t)sim.n_past * sizeof sim.past[0]);
+    uint64_t h =
+        hash_u64((uint64_t)ch * 8 + (uint64_t)ev->finish + ((uint64_t)ev->stop_token << 32));
+    for (int32_t i = 0; i < c->n_out[ch]; i++)
+        h = hash_u64(h ^ (uint64_t)c->tok[ch][c->r.n_prompt + i]);
+    c->digest += h; /* choices end in any order */
 }
 
 static void on_last(struct client *c, const struct event *ev)
@@ -147,7 +159,7 @@ static void on_last(struct client *c, const struct event *ev)
         REQUIRE(all); /* cancelled ones were marked by cancel() */
     else if (ev->err.code == ERR_TIMEOUT)
         sim.timeouts++;
-    else if (ev->err.code == ERR_DEVICE && !sim.failed && !fake.fail_step) {
+    else if (ev->err.code == ERR_DEVICE && !sim.failed && !fake.fail_step && !fake.fail_end) {
         bool bad = false; /* only for a request that really meets such a row */
         for (int i = 0; i < c->r.n; i++)
             bad = bad || fake_is_bad(c->tok[i], c->r.n_prompt + c->n_out[i]);
@@ -159,6 +171,10 @@ static void on_last(struct client *c, const struct event *ev)
         REQUIRE(ev->err.code == ERR_DEVICE || ev->err.code == ERR_LIMIT);
     REQUIRE(ev->n_prompt == c->r.n_prompt && ev->n_cached < c->r.n_prompt);
     REQUIRE(ev->n_output <= n && (ev->kind != EV_DONE || ev->n_output == n || c->r.n_stop_id));
+    REQUIRE(ev->req < REQ_MAX);
+    if (!c->disturbed && ev->kind == EV_DONE)
+        sim.done[sim.ahead][ev->req] =
+            hash_u64(c->digest ^ ((uint64_t)ev->n_output << 32) ^ (uint64_t)c->scored) | 1;
     sim.hits += (uint64_t)ev->n_cached;
     sim.terminal++;
     c->id = 0;
@@ -190,6 +206,12 @@ static int32_t make_prompt(int32_t *out)
 {
     int32_t n = 0, most = (int32_t)(1 + rnd(rnd(4) ? 60 : 140));
     if (sim.n_past && rnd(4) == 0) {
+        for (; sim.past_want; sim.past_want--) {
+            struct sample_row r = {
+                .seed = sim.past_seed, .position = (uint32_t)sim.n_past, .target = -1};
+            sim.past[sim.n_past] = fake_choose(sim.past, sim.n_past, &r).token;
+            sim.n_past++;
+        }
         n = sim.n_past < most ? sim.n_past : most;
         memcpy(out, sim.past, (size_t)n * sizeof *out);
     } else {
@@ -210,6 +232,8 @@ static void submit(void)
         return;
     memset(c, 0, sizeof *c);
     struct request *r = request_new();
+    uint64_t rng = sim.rng; /* a request follows from its number alone */
+    sim.rng = hash_u64(sim.seed ^ hash_u64(sim.last_id + 1)) << 20;
     r->prompt = xmalloc(SEQ_MAX * sizeof *r->prompt);
     r->n_prompt = make_prompt(r->prompt);
     r->id = ++sim.last_id;
@@ -220,7 +244,10 @@ static void submit(void)
     for (int i = 0; i < r->n_stop_id; i++)
         r->stop_id[i] = (int32_t)rnd(50);
     r->prompt_logprobs = rnd(8) ? -1 : (int)rnd(3);
-    r->samp = (struct req_sampling){.seed = rnd(1000), .n_top = rnd(2) ? -1 : 2};
+    r->samp =
+        (struct req_sampling){.seed = rnd(1000), .n_top = rnd(2) ? -1 : 2, .repetition_penalty = 1};
+    if (rnd(12) == 0) /* must wait for its tokens; the fake engine does not mind */
+        r->samp.presence_penalty = 1;
     r->priority = (int)rnd(3);
     r->cache_salt = rnd(4) ? 0 : rnd(3);
     r->arrival_us = fake_now_us;
@@ -234,12 +261,18 @@ static void submit(void)
     c->max_out = r->max_tokens < room ? r->max_tokens : room;
     for (int i = 0; i < r->n; i++)
         memcpy(c->tok[i], r->prompt, (size_t)r->n_prompt * sizeof(int32_t));
+    memcpy(sim.past, r->prompt, (size_t)r->n_prompt * sizeof sim.past[0]);
+    sim.n_past = r->n_prompt;
+    sim.past_want = c->max_out > 24 ? 24 : c->max_out > 0 ? c->max_out : 0;
+    sim.past_seed = r->samp.seed;
+    sim.rng = rng;
     sim.submitted++;
     sched_submit(sim.s, r);
 }
 
 static void cancel(struct client *c)
 {
+    c->disturbed = true;
     for (int i = 0; i < c->r.n; i++)
         c->finished[i] = true;
     sched_cancel(sim.s, c->id);
@@ -251,7 +284,7 @@ static void finish_choice(struct client *c)
     int ch = (int)rnd((uint32_t)c->r.n);
     if (c->finished[ch])
         return;
-    c->finished[ch] = true;
+    c->finished[ch] = c->disturbed = true;
     c->n_out[ch] = (int32_t)rnd((uint32_t)c->n_out[ch] + 1);
     sched_finish_choice(sim.s, c->id, ch, c->n_out[ch]);
 }
@@ -286,12 +319,14 @@ static void verify(void)
             fake_poison(id);
 }
 
-static void open_sim(uint64_t seed)
+static void open_sim(uint64_t seed, bool ahead)
 {
     struct err e;
     sim.seed = seed;
     sim.rng = hash_u64(seed) << 20;
-    sim.n_past = 0;
+    sim.n_past = sim.past_want = 0;
+    sim.last_id = 0;
+    sim.ahead = ahead;
     sim.failed = false;
     memset(sim.c, 0, sizeof sim.c);
     fake_reset((int32_t)(4 + rnd(rnd(2) ? 12 : 60)));
@@ -302,9 +337,10 @@ static void open_sim(uint64_t seed)
     if (rnd(4) == 0)
         fake.bad_every = 200 + rnd(2000);
     if (rnd(10) == 0)
-        fake.fail_step = 1 + rnd(1500);
+        *(rnd(2) ? &fake.fail_step : &fake.fail_end) = 1 + rnd(1500);
     if (rnd(8) == 0)
         fake.info.block_len = (int32_t)(1 + rnd(16));
+    fake.info.lookahead = ahead;
     struct sched_opts o = {.policy = (enum sched_policy)rnd(3),
                            .max_running = (int)(1 + rnd(8)),
                            .step_tokens = (int32_t)(1 + rnd(rnd(2) ? 64 : 10)),
@@ -326,7 +362,7 @@ static void step(void)
     uint64_t before = sim.terminal;
     int rc = sched_step(sim.s, &e);
     if (rc < 0) {
-        REQUIRE(fake.fail_step && rc == ERR_DEVICE && sched_idle(sim.s));
+        REQUIRE((fake.fail_step || fake.fail_end) && rc == ERR_DEVICE && sched_idle(sim.s));
         sim.failed = true;
     } else if (any && !rc) {
         REQUIRE(sched_idle(sim.s) || sim.terminal > before);
@@ -334,9 +370,9 @@ static void step(void)
     verify();
 }
 
-static uint64_t run_seed(uint64_t seed, uint64_t n)
+static uint64_t run_seed(uint64_t seed, uint64_t n, bool ahead)
 {
-    open_sim(seed);
+    open_sim(seed, ahead);
     uint32_t load = 2 + rnd(40);
     uint64_t i = 0;
     for (; i < n && !sim.failed; i++) {
@@ -350,10 +386,29 @@ static uint64_t run_seed(uint64_t seed, uint64_t n)
     }
     for (int c = 0; c < N_SLOT; c++)
         REQUIRE(!sim.c[c].id);
+    REQUIRE(!sim.s->n_open && (sim.s->st.steps_ahead > 0) <= ahead);
+    sim.issued_ahead += sim.s->st.steps_ahead;
     REQUIRE(block_pool_free(sim.s->pool) == block_pool_total(sim.s->pool));
     sched_close(sim.s);
     eng_close(sim.g);
     return i ? i : 1;
+}
+
+/* Both ways; what a request got by itself in both must be equal. */
+static uint64_t run_pair(uint64_t seed, uint64_t n, uint64_t *copies)
+{
+    memset(sim.done, 0, sizeof sim.done);
+    uint64_t steps = run_seed(seed, n, false);
+    *copies += fake_count.copies;
+    steps += run_seed(seed, n, true);
+    *copies += fake_count.copies;
+    for (int i = 0; i < REQ_MAX; i++) {
+        if (!sim.done[0][i] || !sim.done[1][i])
+            continue;
+        REQUIRE(sim.done[0][i] == sim.done[1][i]);
+        sim.compared++;
+    }
+    return steps;
 }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -368,21 +423,23 @@ static void test_sim(void **st)
     uint64_t done = 0, seed = one_seed ? one_seed : 1, copies = 0;
     memset(&sim, 0, sizeof sim);
     for (; done < n_steps; seed++) {
-        done += run_seed(seed, 3000);
-        copies += fake_count.copies;
+        done += run_pair(seed, 3000, &copies);
         if (one_seed)
             break;
     }
     assert_int_equal(sim.submitted, sim.terminal);
     print_message("%llu steps, %llu seeds: %llu requests, %llu tokens, %llu cached, %llu copies, "
-                  "%llu stops, %llu lengths, %llu not finite, %llu late\n",
+                  "%llu stops, %llu lengths, %llu not finite, %llu late; %llu steps ahead, "
+                  "%llu requests equal both ways\n",
                   (unsigned long long)done, (unsigned long long)seed - 1,
                   (unsigned long long)sim.submitted, (unsigned long long)sim.tokens,
                   (unsigned long long)sim.hits, (unsigned long long)copies,
                   (unsigned long long)sim.stops, (unsigned long long)sim.lengths,
-                  (unsigned long long)sim.bads, (unsigned long long)sim.timeouts);
+                  (unsigned long long)sim.bads, (unsigned long long)sim.timeouts,
+                  (unsigned long long)sim.issued_ahead, (unsigned long long)sim.compared);
     if (!one_seed) /* the run must have met what it is about */
-        assert_true(sim.tokens && sim.hits && copies && sim.stops && sim.lengths && sim.timeouts);
+        assert_true(sim.tokens && sim.hits && copies && sim.stops && sim.lengths && sim.timeouts &&
+                    sim.issued_ahead && sim.compared);
 }
 
 int main(int argc, char **argv)

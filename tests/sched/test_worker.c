@@ -55,6 +55,7 @@ static struct request *make(uint64_t id, int32_t n_prompt, int32_t max_tokens)
     r->max_tokens = max_tokens;
     r->prompt_logprobs = -1;
     r->samp.n_top = -1;
+    r->samp.repetition_penalty = 1;
     return r;
 }
 
