@@ -14,6 +14,13 @@
 #include "tests/fake_engine.h"
 
 static _Atomic int n_notify;
+static bool ahead; /* every test runs with look-ahead and without */
+
+static void reset(int32_t n_block)
+{
+    fake_reset(n_block);
+    fake.info.lookahead = ahead;
+}
 
 static void on_notify(void *arg)
 {
@@ -82,7 +89,7 @@ static void collect(struct worker *w, int want, int n_kind[5], struct event *las
 static void test_serve(void **st)
 {
     (void)st;
-    fake_reset(40);
+    reset(40);
     int n[5] = {0};
     struct event last;
     struct sched_stats s;
@@ -119,7 +126,7 @@ static void test_serve(void **st)
 static void test_heartbeat(void **st)
 {
     (void)st;
-    fake_reset(40);
+    reset(40);
     struct sched_stats a, b;
     struct worker *w = start((struct worker_opts){0});
     wait_phase(w, WORKER_READY);
@@ -138,7 +145,7 @@ static void test_heartbeat(void **st)
 static void test_bounds(void **st)
 {
     (void)st;
-    fake_reset(200);
+    reset(200);
     fake.us_step = 2000;
     fake.sleep = true;
     int n[5] = {0}, ok = 0, full = 0;
@@ -179,7 +186,7 @@ static void test_bounds(void **st)
 static void test_finish_and_cancel(void **st)
 {
     (void)st;
-    fake_reset(200);
+    reset(200);
     fake.us_step = 1000;
     fake.sleep = true;
     struct event ev;
@@ -210,7 +217,7 @@ static void test_finish_and_cancel(void **st)
 static void test_drain(void **st)
 {
     (void)st;
-    fake_reset(200);
+    reset(200);
     fake.us_step = 1000;
     fake.sleep = true;
     int n[5] = {0};
@@ -239,10 +246,32 @@ static void test_drain(void **st)
     worker_stop(w);
 }
 
+/* The fifth step fails, in one of the two places. */
+static void fails_at(uint64_t *where)
+{
+    reset(40);
+    *where = 5;
+    int n[5] = {0};
+    struct event last;
+    struct worker *w = start((struct worker_opts){0});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_submit(w, make(1, 8, 20)), 0);
+    collect(w, 1, n, &last);
+    assert_int_equal(last.kind, EV_ERROR);
+    assert_int_equal(last.err.code, ERR_DEVICE);
+    wait_phase(w, WORKER_FAILED);
+    struct request *r = make(2, 8, 20);
+    assert_int_equal(worker_submit(w, r), ERR_DEVICE);
+    request_free(r);
+    worker_drain(w, clock_us());
+    worker_stop(w);
+    assert_int_equal(fake_count.opens, fake_count.closes);
+}
+
 static void test_failure(void **st)
 {
     (void)st;
-    fake_reset(40);
+    reset(40);
     fake.fail_open = ERR_IO;
     struct err e = {0};
     struct worker *w = start((struct worker_opts){.eng = {.path = "none", .device = "cpu"}});
@@ -252,32 +281,17 @@ static void test_failure(void **st)
     assert_null(worker_engine(w));
     struct request *r = make(1, 8, 20);
     assert_int_equal(worker_submit(w, r), ERR_DEVICE);
-    worker_stop(w);
-
-    fake_reset(40);
-    fake.fail_step = 5;
-    int n[5] = {0};
-    struct event last;
-    w = start((struct worker_opts){0});
-    wait_phase(w, WORKER_READY);
-    assert_int_equal(worker_submit(w, r), 0);
-    collect(w, 1, n, &last);
-    assert_int_equal(last.kind, EV_ERROR);
-    assert_int_equal(last.err.code, ERR_DEVICE);
-    wait_phase(w, WORKER_FAILED);
-    r = make(2, 8, 20);
-    assert_int_equal(worker_submit(w, r), ERR_DEVICE);
     request_free(r);
-    worker_drain(w, clock_us());
     worker_stop(w);
-    assert_int_equal(fake_count.opens, fake_count.closes);
+    for (int at_end = 0; at_end < 2; at_end++)
+        fails_at(at_end ? &fake.fail_end : &fake.fail_step);
 }
 
 /* Nobody polls: the ring fills, the thread waits instead of dropping events, and goes on later. */
 static void test_back_pressure(void **st)
 {
     (void)st;
-    fake_reset(200);
+    reset(200);
     int n[5] = {0};
     struct event last;
     struct worker *w = start((struct worker_opts){0});
@@ -313,7 +327,7 @@ static void *submitter(void *arg)
 static void test_two_senders(void **st)
 {
     (void)st;
-    fake_reset(30);
+    reset(30);
     struct event ev[32];
     pthread_t t;
     struct sched_stats s = {0};
@@ -337,7 +351,7 @@ static void test_two_senders(void **st)
 static void test_loading(void **st)
 {
     (void)st;
-    fake_reset(30);
+    reset(30);
     struct worker *w = start((struct worker_opts){0});
     struct request *r = make(1, 8, 2);
     int rc = worker_submit(w, r); /* too early, or just in time */
@@ -352,7 +366,7 @@ static void test_no_memory(void **st)
     (void)st;
     struct err e = {0};
     struct worker *w = NULL;
-    fake_reset(30);
+    reset(30);
     for (long k = 1; k <= 2; k++) {
         mem_fail_after(k, false);
         assert_int_equal(worker_start(&w, &(struct worker_opts){0}, &e), ERR_NOMEM);
@@ -378,5 +392,7 @@ int main(void)
         cmocka_unit_test(test_back_pressure), cmocka_unit_test(test_two_senders),
         cmocka_unit_test(test_loading),       cmocka_unit_test(test_no_memory),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    int rc = cmocka_run_group_tests_name("in turn", tests, NULL, NULL);
+    ahead = true;
+    return rc + cmocka_run_group_tests_name("ahead", tests, NULL, NULL);
 }
