@@ -14,21 +14,14 @@
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
 #include <cuda_runtime.h>
+
+#include "cuda/launch.h"
 #else
 #include "cuda/emu.h"
 #endif
 
 #include <math.h>
 #include <stdint.h>
-
-struct launch_cfg {
-    dim3 grid, block;
-    size_t smem; /* dynamic shared memory, bytes, exactly what the kernel uses */
-    cudaStream_t stream;
-    int cluster;      /* blocks a cluster along x; 0 or 1 = none */
-    bool cooperative; /* all blocks resident: grid-wide waits are allowed */
-    bool pdl;         /* programmatic dependent launch: the kernel calls pdl_wait() before it reads what came before */
-};
 
 #ifdef __CUDACC__
 #define DYN_SHARED(T, name)                                                                        \
