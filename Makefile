@@ -64,6 +64,57 @@ $(B)/$(1)/%.o: %.c
 endef
 $(foreach i,$(ISAS),$(eval $(call KERN_RULE,$(i))))
 
+# CUDA. The kernels (.cu) are compiled by nvcc for GPUs (make cuda) and by g++ against cuda/emu.h, which runs them on the CPU
+# (make cuda-emu); both give a plug-in beside the daemon. The plug-in has its own copy of what it uses of the engine.
+CXX     := g++
+CU_OPT_release := -O2
+CU_OPT_asan := -O1 -fsanitize=address,bounds,alignment -fno-sanitize-recover=all -fno-omit-frame-pointer
+CU_OPT_tsan := -O1 -fsanitize=thread
+CU_OPT  := $(or $(CU_OPT_$(VARIANT)),-O1)
+CU_BASE := $(wildcard engine/base/*.c engine/quant/*.c) $(wildcard engine/ops_check*.c)
+CU_C    := $(wildcard cuda/*.c)
+CU_K    := $(wildcard cuda/*.cu)
+EMU     := $(B)/cuda-emu
+EMU_O   := $(patsubst %.c,$(EMU)/%.o,$(CU_C) $(CU_BASE)) $(patsubst %,$(EMU)/%.o,$(CU_K) $(wildcard cuda/*.cc))
+EMU_CXX := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -DCUDA_EMU -I. -Wall -Wextra -Werror -Wno-unused-function -g $(CU_OPT) -fPIC -fvisibility=hidden -ffp-contract=off -MMD -MP
+cuda-emu: $(B)/stepd-cuda-emu.so
+$(B)/stepd-cuda-emu.so: $(EMU_O)
+	$(CXX) $(filter -fsanitize=%,$(CU_OPT)) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lpthread -lm
+$(EMU)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fPIE,$(CFLAGS)) -DCUDA_EMU -fPIC -fvisibility=hidden -ffp-contract=off -c -o $@ $<
+$(EMU)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	$(EMU_CXX) -c -o $@ $<
+$(EMU)/%.cc.o: %.cc
+	@mkdir -p $(@D)
+	$(EMU_CXX) -c -o $@ $<
+CU_TESTS := $(patsubst %.cu,$(B)/%,$(wildcard tests/cuda/test_*.cu))
+$(CU_TESTS): $(B)/tests/cuda/%: $(EMU)/tests/cuda/%.cu.o $(EMU_O)
+	@mkdir -p $(@D)
+	$(CXX) $(filter -fsanitize=%,$(CU_OPT)) -o $@ $^ -ldl -lpthread -lm
+test-cuda: $(CU_TESTS)
+	@$(PYTHON) tests/run.py --parallel $^
+
+# For GPUs: nvcc of $CUDA_HOME, of PATH, or of the wheels that `conf/setup.sh cuda` puts into .cuda.
+NVCC    ?= $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc) $(shell command -v nvcc) $(wildcard .cuda/bin/nvcc))
+ARCHS   ?= 80 90a 100
+NV      := build/cuda
+NV_INC   = $(patsubst %,-isystem %,$(wildcard $(dir $(NVCC))../include .cuda/include /usr/local/cuda/include))
+NVFLAGS := -std=c++17 -O3 -I. --compiler-options -fPIC,-fvisibility=hidden -Xptxas -v,-warn-spills --expt-relaxed-constexpr
+NV_O     = $(patsubst %.c,$(NV)/%.o,$(CU_C) $(CU_BASE)) $(patsubst %,$(NV)/%.o,$(CU_K))
+GENCODE  = $(foreach a,$(ARCHS),-gencode arch=compute_$(a),code=sm_$(a)) -gencode arch=compute_80,code=compute_80
+cuda: build/release/stepd-cuda.so
+build/release/stepd-cuda.so: $(NV_O)
+	@mkdir -p $(@D)
+	$(NVCC) $(GENCODE) -shared -cudart static -o $@ $^ -Xlinker -Bsymbolic -ldl -lpthread -lm
+$(NV)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(filter-out -fPIE,$(CFLAGS)) $(NV_INC) -fPIC -fvisibility=hidden -c -o $@ $<
+$(NV)/%.cu.o: %.cu
+	@mkdir -p $(@D)
+	@$(NVCC) $(NVFLAGS) $(GENCODE) -MMD -MF $(@:.o=.d) -c -o $@ $< 2>$(@:.o=.ptxas) || { cat $(@:.o=.ptxas); exit 1; }
+
 # Tests: every tests/<group>/test_*.c is a program. tests/sched links the fake engine before the library.
 TEST_C  := $(wildcard tests/*/test_*.c)
 TESTS   := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_C))
@@ -188,7 +239,7 @@ install: all
 clean:
 	rm -rf build
 
--include $(shell find $(B) -name '*.d' 2>/dev/null)
-.PHONY: check-tsan all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
+-include $(shell find $(B) $(NV) -name '*.d' 2>/dev/null)
+.PHONY: cuda cuda-emu test-cuda check-tsan all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
 .DELETE_ON_ERROR:
 .SECONDARY:

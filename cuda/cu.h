@@ -28,7 +28,7 @@
     extern __shared__ __align__(1024) unsigned char cu_dyn_shared[];                               \
     T *name = reinterpret_cast<T *>(cu_dyn_shared)
 #define SHARED(T, name, ...) __shared__ T name __VA_ARGS__
-#define SPIN_HINT() __nanosleep(32)
+#define SPIN_HINT()          __nanosleep(32)
 
 template <class... P, class... A>
 inline cudaError_t launch(const launch_cfg &c, void (*kernel)(P...), A &&...args)

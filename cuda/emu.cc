@@ -33,7 +33,8 @@ asm(".text\n.type emu_swap,@function\nemu_swap:\n"
 #define SWAP_WORDS 6
 #elif defined(__aarch64__)
 asm(".text\n.type emu_swap,%function\nemu_swap:\n"
-    " sub sp,sp,#160\n stp x19,x20,[sp]\n stp x21,x22,[sp,#16]\n stp x23,x24,[sp,#32]\n stp x25,x26,[sp,#48]\n"
+    " sub sp,sp,#160\n stp x19,x20,[sp]\n stp x21,x22,[sp,#16]\n stp x23,x24,[sp,#32]\n stp "
+    "x25,x26,[sp,#48]\n"
     " stp x27,x28,[sp,#64]\n stp x29,x30,[sp,#80]\n stp d8,d9,[sp,#96]\n stp d10,d11,[sp,#112]\n"
     " stp d12,d13,[sp,#128]\n stp d14,d15,[sp,#144]\n mov x9,sp\n str x9,[x0]\n mov sp,x1\n"
     " ldp x19,x20,[sp]\n ldp x21,x22,[sp,#16]\n ldp x23,x24,[sp,#32]\n ldp x25,x26,[sp,#48]\n"
@@ -52,7 +53,7 @@ asm(".text\n.type emu_swap,%function\nemu_swap:\n"
 #else
 #define STACK_BYTES (64u << 10)
 #endif
-#define GUARD_BYTES 4096u
+#define GUARD_BYTES      4096u
 #define DETECTOR_THREADS 1024u /* fibers that the race detector tells apart */
 
 namespace emu
@@ -62,10 +63,12 @@ Fiber *cur = &root;
 launch_cfg cfg;
 emu_stats stats;
 
-static std::vector<Fiber *> pool; /* kept for the life of the process */
+static std::vector<Fiber *> &pool =
+    *new std::vector<Fiber *>; /* kept for the life of the process */
 static std::vector<Fiber *> ready, yielded;
 static std::vector<Block> blocks; /* resident now */
-static std::vector<void *> garbage; /* lives to the end of the launch, so that addresses are not reused in it */
+static std::vector<void *>
+    garbage; /* lives to the end of the launch, so that addresses are not reused in it */
 static std::function<void()> body;
 struct Later {
     std::function<void()> run;
@@ -132,7 +135,8 @@ void release(void *)
 void die(const char *what, const char *file, int line)
 {
     uint3 b = cur->block ? cur->block->id : uint3{0, 0, 0};
-    fprintf(stderr, "emu: %s at %s:%d, block (%u,%u,%u) thread %u\n", what, file, line, b.x, b.y, b.z, cur->linear);
+    fprintf(stderr, "emu: %s at %s:%d, block (%u,%u,%u) thread %u\n", what, file, line, b.x, b.y,
+            b.z, cur->linear);
     fflush(stderr);
     abort();
 }
@@ -145,8 +149,9 @@ void die(const char *what, const char *file, int line)
         unsigned n = 0;
         auto tell = [&] {
             if (first)
-                fprintf(stderr, "  block (%u,%u,%u): %u threads from %u wait in %s at %s:%d\n", b.id.x, b.id.y, b.id.z,
-                        n, first->linear, first->what, first->file, first->line);
+                fprintf(stderr, "  block (%u,%u,%u): %u threads from %u wait in %s at %s:%d\n",
+                        b.id.x, b.id.y, b.id.z, n, first->linear, first->what, first->file,
+                        first->line);
         };
         for (Fiber *f : b.fibers) {
             if (f->done)
@@ -178,7 +183,8 @@ static __attribute__((noinline)) void switch_to(Fiber *to)
     static size_t root_bytes;
     void *fake = nullptr;
     (void)root_bytes;
-    __sanitizer_start_switch_fiber(from->done ? nullptr : &fake, to->stack, to == &root ? (size_t)root.linear : STACK_BYTES);
+    __sanitizer_start_switch_fiber(from->done ? nullptr : &fake, to->stack,
+                                   to == &root ? (size_t)root.linear : STACK_BYTES);
 #elif defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(to->tsan, 1);
 #endif
@@ -329,7 +335,8 @@ int barrier(unsigned id, unsigned count, int pred, bool wait, const char *file, 
         if (b.arrived && count && b.need != count)
             die("a named barrier is used with two counts", file, line);
         if (b.arrived && !count && (b.line != line || strcmp(b.file, file)) && b.file) {
-            fprintf(stderr, "emu: threads of a block meet at different barriers: %s:%d and ", b.file, b.line);
+            fprintf(stderr, "emu: threads of a block meet at different barriers: %s:%d and ",
+                    b.file, b.line);
             die("__syncthreads", file, line);
         }
         b.need = count;
@@ -350,7 +357,8 @@ int barrier(unsigned id, unsigned count, int pred, bool wait, const char *file, 
     return me->value;
 }
 
-Collective *join(unsigned mask, const char *op, const void *in, void *out, const char *file, int line)
+Collective *join(unsigned mask, const char *op, const void *in, void *out, const char *file,
+                 int line)
 {
     Quiet q;
     Fiber *me = cur;
@@ -365,7 +373,8 @@ Collective *join(unsigned mask, const char *op, const void *in, void *out, const
             empty = &o;
     }
     if (c && (c->mask != mask || (c->op != op && strcmp(c->op, op)))) {
-        fprintf(stderr, "emu: lanes diverged: %s mask %08x at %s:%d meets ", c->op, c->mask, c->file, c->line);
+        fprintf(stderr, "emu: lanes diverged: %s mask %08x at %s:%d meets ", c->op, c->mask,
+                c->file, c->line);
         die(op, file, line);
     }
     if (!c) {
@@ -409,7 +418,8 @@ void leave(Collective *c)
     sleep(op, file, line);
 }
 
-void group_collective(const char *op, void *arg, const char *file, int line, const std::function<void(WarpGroup &)> &work)
+void group_collective(const char *op, void *arg, const char *file, int line,
+                      const std::function<void(WarpGroup &)> &work)
 {
     Quiet q;
     Fiber *me = cur;
@@ -506,7 +516,8 @@ static Fiber *fiber_get(size_t i)
     }
     Fiber *f = pool[i];
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(f->stack, STACK_BYTES); /* frames of an earlier life never returned */
+    __asan_unpoison_memory_region(f->stack,
+                                  STACK_BYTES); /* frames of an earlier life never returned */
 #endif
     void **top = (void **)((char *)f->stack + STACK_BYTES) - 2;
     top[1] = nullptr;
@@ -522,7 +533,8 @@ static Fiber *fiber_get(size_t i)
 
 /* ---- a launch ---- */
 
-static void block_set(Block &b, uint64_t id, unsigned rank, unsigned n_thread, char *dyn, size_t first_fiber)
+static void block_set(Block &b, uint64_t id, unsigned rank, unsigned n_thread, char *dyn,
+                      size_t first_fiber)
 {
     b.rank = rank;
     b.alive = n_thread;
@@ -549,13 +561,15 @@ static void block_set(Block &b, uint64_t id, unsigned rank, unsigned n_thread, c
         f->copies.clear();
         f->groups.clear();
         f->warp->alive |= 1u << f->lane;
-        f->tid = uint3{t % cfg.block.x, t / cfg.block.x % cfg.block.y, t / (cfg.block.x * cfg.block.y)};
+        f->tid =
+            uint3{t % cfg.block.x, t / cfg.block.x % cfg.block.y, t / (cfg.block.x * cfg.block.y)};
         b.fibers.push_back(f);
     }
 }
 
 /* `resident` blocks at once, from block `first` on. */
-static void run_blocks(uint64_t first, unsigned resident, unsigned n_thread, const std::vector<char *> &dyn, size_t fiber)
+static void run_blocks(uint64_t first, unsigned resident, unsigned n_thread,
+                       const std::vector<char *> &dyn, size_t fiber)
 {
     Quiet q;
     if (blocks.size() != resident)
@@ -582,7 +596,8 @@ static void run_blocks(uint64_t first, unsigned resident, unsigned n_thread, con
 
 bool config_ok(const launch_cfg &c)
 {
-    uint64_t nt = (uint64_t)c.block.x * c.block.y * c.block.z, nb = (uint64_t)c.grid.x * c.grid.y * c.grid.z;
+    uint64_t nt = (uint64_t)c.block.x * c.block.y * c.block.z,
+             nb = (uint64_t)c.grid.x * c.grid.y * c.grid.z;
     return nt && nt <= 1024 && nb && c.grid.y <= 65535 && c.grid.z <= 65535 && c.smem <= 232448 &&
            (c.cluster <= 1 || c.grid.x % (unsigned)c.cluster == 0);
 }

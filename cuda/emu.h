@@ -93,7 +93,8 @@ struct Block {
     std::vector<WarpGroup> wgs;
     std::vector<Fiber *> fibers;
     std::vector<std::pair<const void *, void *>> fixed; /* SHARED arrays by their key */
-    uint64_t *token; /* what the race detector's order hangs on: one a barrier phase and one a warp */
+    uint64_t
+        *token; /* what the race detector's order hangs on: one a barrier phase and one a warp */
 };
 
 extern Fiber *cur;
@@ -111,12 +112,14 @@ int barrier(unsigned id, unsigned count, int pred, bool wait, const char *file, 
 [[noreturn]] void die(const char *what, const char *file, int line);
 /* The lane joins: true in the one lane that must run the collective's work (all lanes' registers are in *out) and
  * then call leave(); false when that is done. */
-Collective *join(unsigned mask, const char *op, const void *in, void *out, const char *file, int line);
+Collective *join(unsigned mask, const char *op, const void *in, void *out, const char *file,
+                 int line);
 void leave(Collective *c);
 cudaError_t enqueue_kernel(const launch_cfg &c, std::function<void()> body);
 
 template <class Fn>
-inline void collective(unsigned mask, const char *op, const void *in, void *out, const char *file, int line, Fn &&work)
+inline void collective(unsigned mask, const char *op, const void *in, void *out, const char *file,
+                       int line, Fn &&work)
 {
     Collective *c = join(mask, op, in, out, file, line);
     if (!c)
@@ -174,7 +177,8 @@ void wake(Fiber *const *f, unsigned n);
 /* An operation of the copy engine: runs at some later time, in any order. */
 void later(std::function<void()> run);
 /* All 128 threads of a warpgroup; work runs once. */
-void group_collective(const char *op, void *arg, const char *file, int line, const std::function<void(WarpGroup &)> &work);
+void group_collective(const char *op, void *arg, const char *file, int line,
+                      const std::function<void(WarpGroup &)> &work);
 } // namespace emu
 
 #define threadIdx (emu::cur->tid)

@@ -267,7 +267,9 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *p, int)
 }
 cudaError_t cudaDeviceGetAttribute(int *v, enum cudaDeviceAttr a, int)
 {
-    *v = a == cudaDevAttrMultiProcessorCount ? 4 : a == cudaDevAttrComputeCapabilityMajor ? capability() / 10 : capability() % 10;
+    *v = a == cudaDevAttrMultiProcessorCount      ? 4
+         : a == cudaDevAttrComputeCapabilityMajor ? capability() / 10
+                                                  : capability() % 10;
     return cudaSuccess;
 }
 cudaError_t cudaMemGetInfo(size_t *free, size_t *total)
@@ -306,7 +308,8 @@ cudaError_t cudaFreeHost(void *p)
     return release(p, rt().host, nullptr);
 }
 
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind k, cudaStream_t s)
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind k,
+                            cudaStream_t s)
 {
     LOCK;
     n_copy++;
@@ -533,11 +536,13 @@ static const struct {
     {cudaSuccess, "cudaSuccess", "no error"},
     {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
     {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
-    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration", "invalid configuration argument"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
-    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress", "an illegal memory access was encountered"},
+    {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
+     "an illegal memory access was encountered"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 const char *cudaGetErrorName(cudaError_t e)
@@ -584,5 +589,6 @@ void emu_rt_stats(struct emu_stats *out)
 size_t emu_rt_live(void)
 {
     LOCK;
-    return rt().device.size() + rt().host.size() + rt().events + rt().graphs + rt().streams.size() - 1;
+    return rt().device.size() + rt().host.size() + rt().events + rt().graphs + rt().streams.size() -
+           1;
 }

@@ -60,8 +60,8 @@ struct cudaDeviceProp {
     size_t totalGlobalMem;
     int major, minor, multiProcessorCount;
 };
-#define cudaStreamNonBlocking    0x01
-#define cudaEventDisableTiming   0x02
+#define cudaStreamNonBlocking  0x01
+#define cudaEventDisableTiming 0x02
 typedef void (*cudaHostFn_t)(void *arg);
 
 cudaError_t cudaGetDeviceCount(int *n);
@@ -75,7 +75,8 @@ cudaError_t cudaFree(void *p);
 cudaError_t cudaMallocHost(void **p, size_t n);
 cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind k);
-cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind k, cudaStream_t s);
+cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t n, enum cudaMemcpyKind k,
+                            cudaStream_t s);
 cudaError_t cudaMemset(void *p, int v, size_t n);
 cudaError_t cudaMemsetAsync(void *p, int v, size_t n, cudaStream_t s);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
@@ -105,7 +106,8 @@ const char *cudaGetErrorString(cudaError_t e);
 
 struct emu_stats {
     uint64_t mallocs, frees, launches, graph_launches, copies, syncs; /* syncs: calls that wait */
-    uint64_t switches, collectives, barriers, mma, conflicts;         /* conflicts: of ldmatrix rows in banks */
+    uint64_t switches, collectives, barriers, mma,
+        conflicts; /* conflicts: of ldmatrix rows in banks */
 };
 EMU_API void emu_set_order(const char *order);
 EMU_API int emu_rt_fail(const char *kind, long k); /* k <= 0: off; -1 for an unknown kind */

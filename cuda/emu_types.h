@@ -11,14 +11,38 @@
 
 /* x, y, z, w of T; the 2- and 4-element ones are aligned to their size, at most 16 bytes */
 #define EMU_VEC(T, V)                                                                              \
-    struct V##1 { T x; };                                                                          \
-    struct alignas(2 * sizeof(T)) V##2 { T x, y; };                                                \
-    struct V##3 { T x, y, z; };                                                                    \
-    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) V##4 { T x, y, z, w; };                \
-    inline V##1 make_##V##1(T x) { return {x}; }                                                   \
-    inline V##2 make_##V##2(T x, T y) { return {x, y}; }                                           \
-    inline V##3 make_##V##3(T x, T y, T z) { return {x, y, z}; }                                   \
-    inline V##4 make_##V##4(T x, T y, T z, T w) { return {x, y, z, w}; }
+    struct V##1                                                                                    \
+    {                                                                                              \
+        T x;                                                                                       \
+    };                                                                                             \
+    struct alignas(2 * sizeof(T)) V##2                                                             \
+    {                                                                                              \
+        T x, y;                                                                                    \
+    };                                                                                             \
+    struct V##3                                                                                    \
+    {                                                                                              \
+        T x, y, z;                                                                                 \
+    };                                                                                             \
+    struct alignas(4 * sizeof(T) < 16 ? 4 * sizeof(T) : 16) V##4                                   \
+    {                                                                                              \
+        T x, y, z, w;                                                                              \
+    };                                                                                             \
+    inline V##1 make_##V##1(T x)                                                                   \
+    {                                                                                              \
+        return {x};                                                                                \
+    }                                                                                              \
+    inline V##2 make_##V##2(T x, T y)                                                              \
+    {                                                                                              \
+        return {x, y};                                                                             \
+    }                                                                                              \
+    inline V##3 make_##V##3(T x, T y, T z)                                                         \
+    {                                                                                              \
+        return {x, y, z};                                                                          \
+    }                                                                                              \
+    inline V##4 make_##V##4(T x, T y, T z, T w)                                                    \
+    {                                                                                              \
+        return {x, y, z, w};                                                                       \
+    }
 EMU_VEC(signed char, char)
 EMU_VEC(unsigned char, uchar)
 EMU_VEC(short, short)
@@ -35,9 +59,16 @@ EMU_VEC(double, double)
 
 struct dim3 {
     unsigned x, y, z;
-    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
-    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z) {}
-    operator uint3() const { return {x, y, z}; }
+    constexpr dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c)
+    {
+    }
+    constexpr dim3(uint3 v) : x(v.x), y(v.y), z(v.z)
+    {
+    }
+    operator uint3() const
+    {
+        return {x, y, z};
+    }
 };
 
 namespace emu
@@ -74,7 +105,10 @@ inline uint16_t half_from_float(float f)
     return (uint16_t)(sign | (a - (112u << 23)) >> 13);
 }
 
-inline float bf16_to_float(uint16_t h) { return bits<float>((uint32_t)h << 16); }
+inline float bf16_to_float(uint16_t h)
+{
+    return bits<float>((uint32_t)h << 16);
+}
 
 inline uint16_t bf16_from_float(float f)
 {
@@ -111,19 +145,21 @@ inline float fma_odd(float a, float b, float c)
 
 /* A small float with M mantissa bits and the given bias. `top` is the largest finite code, `over` what overflow gives
  * without saturation, `nan` the code of NaN. */
-template <int M, int BIAS> inline uint8_t fp8_from_float(float f, bool sat, uint8_t top, uint8_t over, uint8_t nan)
+template <int M, int BIAS>
+inline uint8_t fp8_from_float(float f, bool sat, uint8_t top, uint8_t over, uint8_t nan)
 {
     uint32_t u = bits<uint32_t>(f), a = u & 0x7fffffffu, sign = u >> 24 & 0x80u;
     if (a > 0x7f800000u)
         return nan;
     uint32_t c;
     if (a >= 0x7f800000u)
-        c = 0xff; /* any code beyond the top */
+        c = 0xff;                              /* any code beyond the top */
     else if (a < (uint32_t)(128 - BIAS) << 23) /* the adder rounds at the last subnormal bit */
         c = bits<uint32_t>(bits<float>(a) + bits<float>((uint32_t)(151 - BIAS - M) << 23)) -
             ((uint32_t)(151 - BIAS - M) << 23);
     else
-        c = (a + (1u << (22 - M)) - 1 + (a >> (23 - M) & 1u) - ((uint32_t)(127 - BIAS) << 23)) >> (23 - M);
+        c = (a + (1u << (22 - M)) - 1 + (a >> (23 - M) & 1u) - ((uint32_t)(127 - BIAS) << 23)) >>
+            (23 - M);
     if (c > top)
         c = sat ? top : over;
     return (uint8_t)(sign | c);
@@ -144,41 +180,91 @@ template <int M, int BIAS> inline float fp8_to_float(uint8_t c)
 
 /* ---- half and bfloat16: storage with NVIDIA's member name, arithmetic rounded once ---- */
 
-struct __half_raw { unsigned short x; };
-struct __half2_raw { unsigned short x, y; };
-struct __nv_bfloat16_raw { unsigned short x; };
+struct __half_raw {
+    unsigned short x;
+};
+struct __half2_raw {
+    unsigned short x, y;
+};
+struct __nv_bfloat16_raw {
+    unsigned short x;
+};
 #define EMU_HALF(H, RAW, X)                                                                        \
     struct H {                                                                                     \
         uint16_t __x;                                                                              \
         H() = default;                                                                             \
-        H(RAW r) : __x(r.x) {}                                                                     \
-        H(float f) : __x(emu::X##_from_float(f)) {}                                                \
-        H(double d) : __x(emu::X##_from_float(emu::round_odd(d, 0))) {}                            \
-        H(int i) : H((double)i) {}                                                                 \
-        operator RAW() const { return {__x}; }                                                     \
-        operator float() const { return emu::X##_to_float(__x); }                                  \
+        H(RAW r) : __x(r.x)                                                                        \
+        {                                                                                          \
+        }                                                                                          \
+        H(float f) : __x(emu::X##_from_float(f))                                                   \
+        {                                                                                          \
+        }                                                                                          \
+        H(double d) : __x(emu::X##_from_float(emu::round_odd(d, 0)))                               \
+        {                                                                                          \
+        }                                                                                          \
+        H(int i) : H((double)i)                                                                    \
+        {                                                                                          \
+        }                                                                                          \
+        operator RAW() const                                                                       \
+        {                                                                                          \
+            return {__x};                                                                          \
+        }                                                                                          \
+        operator float() const                                                                     \
+        {                                                                                          \
+            return emu::X##_to_float(__x);                                                         \
+        }                                                                                          \
     };                                                                                             \
-    inline H operator+(H a, H b) { return H((float)a + (float)b); }                                \
-    inline H operator-(H a, H b) { return H((float)a - (float)b); }                                \
-    inline H operator*(H a, H b) { return H((float)a * (float)b); }                                \
-    inline H operator/(H a, H b) { return H((float)a / (float)b); }                                \
-    inline H operator-(H a) { return H(RAW{(unsigned short)(a.__x ^ 0x8000)}); }                   \
-    inline H &operator+=(H &a, H b) { return a = a + b; }                                          \
-    inline H &operator*=(H &a, H b) { return a = a * b; }                                          \
-    inline bool operator<(H a, H b) { return (float)a < (float)b; }
+    inline H operator+(H a, H b)                                                                   \
+    {                                                                                              \
+        return H((float)a + (float)b);                                                             \
+    }                                                                                              \
+    inline H operator-(H a, H b)                                                                   \
+    {                                                                                              \
+        return H((float)a - (float)b);                                                             \
+    }                                                                                              \
+    inline H operator*(H a, H b)                                                                   \
+    {                                                                                              \
+        return H((float)a * (float)b);                                                             \
+    }                                                                                              \
+    inline H operator/(H a, H b)                                                                   \
+    {                                                                                              \
+        return H((float)a / (float)b);                                                             \
+    }                                                                                              \
+    inline H operator-(H a)                                                                        \
+    {                                                                                              \
+        return H(RAW{(unsigned short)(a.__x ^ 0x8000)});                                           \
+    }                                                                                              \
+    inline H &operator+=(H &a, H b)                                                                \
+    {                                                                                              \
+        return a = a + b;                                                                          \
+    }                                                                                              \
+    inline H &operator*=(H &a, H b)                                                                \
+    {                                                                                              \
+        return a = a * b;                                                                          \
+    }                                                                                              \
+    inline bool operator<(H a, H b)                                                                \
+    {                                                                                              \
+        return (float)a < (float)b;                                                                \
+    }
 EMU_HALF(__half, __half_raw, half)
 EMU_HALF(__nv_bfloat16, __nv_bfloat16_raw, bf16)
 #undef EMU_HALF
 struct alignas(4) __half2 {
     __half x, y;
     __half2() = default;
-    __half2(__half a, __half b) : x(a), y(b) {}
-    __half2(__half2_raw r) : x(__half_raw{r.x}), y(__half_raw{r.y}) {}
+    __half2(__half a, __half b) : x(a), y(b)
+    {
+    }
+    __half2(__half2_raw r) : x(__half_raw{r.x}), y(__half_raw{r.y})
+    {
+    }
 };
 struct alignas(4) __nv_bfloat162 {
     __nv_bfloat16 x, y;
     __nv_bfloat162() = default;
-    __nv_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) : x(a), y(b) {}
+    __nv_bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) : x(a), y(b)
+    {
+    }
 };
 typedef __half half;
 typedef __half2 half2;
@@ -193,7 +279,8 @@ typedef unsigned __nv_fp8x4_storage_t;
 enum __nv_saturation_t { __NV_NOSAT, __NV_SATFINITE };
 enum __nv_fp8_interpretation_t { __NV_E4M3, __NV_E5M2 };
 
-inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t s, __nv_fp8_interpretation_t k)
+inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t s,
+                                                __nv_fp8_interpretation_t k)
 {
     bool sat = s == __NV_SATFINITE;
     return k == __NV_E4M3 ? emu::fp8_from_float<3, 7>(f, sat, 0x7e, 0x7f, 0x7f)
@@ -201,33 +288,89 @@ inline __nv_fp8_storage_t __nv_cvt_float_to_fp8(float f, __nv_saturation_t s, __
 }
 inline __half_raw __nv_cvt_fp8_to_halfraw(__nv_fp8_storage_t c, __nv_fp8_interpretation_t k)
 {
-    return {emu::half_from_float(k == __NV_E4M3 ? emu::fp8_to_float<3, 7>(c) : emu::fp8_to_float<2, 15>(c))};
+    return {emu::half_from_float(k == __NV_E4M3 ? emu::fp8_to_float<3, 7>(c)
+                                                : emu::fp8_to_float<2, 15>(c))};
 }
 inline __half2_raw __nv_cvt_fp8x2_to_halfraw2(__nv_fp8x2_storage_t c, __nv_fp8_interpretation_t k)
 {
-    return {__nv_cvt_fp8_to_halfraw((uint8_t)c, k).x, __nv_cvt_fp8_to_halfraw((uint8_t)(c >> 8), k).x};
+    return {__nv_cvt_fp8_to_halfraw((uint8_t)c, k).x,
+            __nv_cvt_fp8_to_halfraw((uint8_t)(c >> 8), k).x};
 }
 
 /* ---- conversions ---- */
 
-inline float __half2float(__half h) { return h; }
-inline __half __float2half(float f) { return __half(f); }
-inline __half __float2half_rn(float f) { return __half(f); }
-inline float2 __half22float2(__half2 h) { return {h.x, h.y}; }
-inline __half2 __floats2half2_rn(float a, float b) { return {__half(a), __half(b)}; }
-inline __half2 __halves2half2(__half a, __half b) { return {a, b}; }
-inline __half __low2half(__half2 h) { return h.x; }
-inline __half __high2half(__half2 h) { return h.y; }
-inline __half __ushort_as_half(unsigned short u) { return __half_raw{u}; }
-inline unsigned short __half_as_ushort(__half h) { return h.__x; }
-inline float __bfloat162float(__nv_bfloat16 h) { return h; }
-inline __nv_bfloat16 __float2bfloat16(float f) { return __nv_bfloat16(f); }
-inline __nv_bfloat16 __float2bfloat16_rn(float f) { return __nv_bfloat16(f); }
-inline float2 __bfloat1622float2(__nv_bfloat162 h) { return {h.x, h.y}; }
-inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b) { return {__nv_bfloat16(a), __nv_bfloat16(b)}; }
-inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b) { return {a, b}; }
-inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u) { return __nv_bfloat16_raw{u}; }
-inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h) { return h.__x; }
+inline float __half2float(__half h)
+{
+    return h;
+}
+inline __half __float2half(float f)
+{
+    return __half(f);
+}
+inline __half __float2half_rn(float f)
+{
+    return __half(f);
+}
+inline float2 __half22float2(__half2 h)
+{
+    return {h.x, h.y};
+}
+inline __half2 __floats2half2_rn(float a, float b)
+{
+    return {__half(a), __half(b)};
+}
+inline __half2 __halves2half2(__half a, __half b)
+{
+    return {a, b};
+}
+inline __half __low2half(__half2 h)
+{
+    return h.x;
+}
+inline __half __high2half(__half2 h)
+{
+    return h.y;
+}
+inline __half __ushort_as_half(unsigned short u)
+{
+    return __half_raw{u};
+}
+inline unsigned short __half_as_ushort(__half h)
+{
+    return h.__x;
+}
+inline float __bfloat162float(__nv_bfloat16 h)
+{
+    return h;
+}
+inline __nv_bfloat16 __float2bfloat16(float f)
+{
+    return __nv_bfloat16(f);
+}
+inline __nv_bfloat16 __float2bfloat16_rn(float f)
+{
+    return __nv_bfloat16(f);
+}
+inline float2 __bfloat1622float2(__nv_bfloat162 h)
+{
+    return {h.x, h.y};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float a, float b)
+{
+    return {__nv_bfloat16(a), __nv_bfloat16(b)};
+}
+inline __nv_bfloat162 __halves2bfloat162(__nv_bfloat16 a, __nv_bfloat16 b)
+{
+    return {a, b};
+}
+inline __nv_bfloat16 __ushort_as_bfloat16(unsigned short u)
+{
+    return __nv_bfloat16_raw{u};
+}
+inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h)
+{
+    return h.__x;
+}
 inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
 {
     return {__half(emu::fma_odd(a.x, b.x, c.x)), __half(emu::fma_odd(a.y, b.y, c.y))};

@@ -24,9 +24,10 @@ enum { CU_F32 = 0, CU_F16 = 1, CU_BF16 = 2 };
 enum { CU_ACT_SILU = 0, CU_ACT_GELU_TANH = 1, CU_ACT_GELU_ERF = 2 };
 enum { CU_ROPE_NORM = 0, CU_ROPE_NEOX = 1, CU_ROPE_NONE = 2 };
 
-#define CU_BLOCK_TOKENS 16  /* KV_BLOCK_TOKENS */
-#define CU_TILE_ROWS    64  /* rows of a prefill tile at most */
-#define CU_SPLIT_TOKENS 256 /* KV is split at multiples of this absolute position, whatever the device */
+#define CU_BLOCK_TOKENS 16 /* KV_BLOCK_TOKENS */
+#define CU_TILE_ROWS    64 /* rows of a prefill tile at most */
+#define CU_SPLIT_TOKENS                                                                            \
+    256 /* KV is split at multiples of this absolute position, whatever the device */
 
 /* ---- the step, on the device ---- */
 
@@ -37,7 +38,8 @@ struct cu_count {
     int32_t max_pos;
     int32_t pad[2];
 };
-struct cu_tile { /* rows [row, row + n) of one sequence, 1 <= n <= CU_TILE_ROWS, ascending positions */
+struct
+    cu_tile { /* rows [row, row + n) of one sequence, 1 <= n <= CU_TILE_ROWS, ascending positions */
     int32_t seq, row, n;
 };
 /* Arrays are device memory. The *_max members are host-side launch bounds (a graph's bucket), >= the counts. */
@@ -45,11 +47,11 @@ struct cu_step {
     const struct cu_count *count;
     const int32_t *tok;     /* [n_row]; negative: -1 - i, the token that `sampled` row i holds */
     const int32_t *sampled; /* [..] tokens that the last sample chose, by its row */
-    const int32_t *pos, *row_seq;            /* [n_row] */
-    const int32_t *block_table;              /* [n_seq, block_stride] */
-    const int32_t *logit_row;                /* [n_logit] */
-    const int32_t *dec;                      /* [n_dec] row numbers */
-    const struct cu_tile *tile;              /* [n_tile] */
+    const int32_t *pos, *row_seq; /* [n_row] */
+    const int32_t *block_table;   /* [n_seq, block_stride] */
+    const int32_t *logit_row;     /* [n_logit] */
+    const int32_t *dec;           /* [n_dec] row numbers */
+    const struct cu_tile *tile;   /* [n_tile] */
     int32_t block_stride;
     int32_t row_max, logit_max, dec_max, tile_max;
     int32_t split_max; /* KV splits of the longest sequence, >= 1 */
@@ -62,7 +64,7 @@ enum cu_rows { CU_ROWS_ALL, CU_ROWS_LOGIT };
 struct cu_mat {
     void *p;
     int64_t ld;
-    int32_t dt;   /* CU_F32 or CU_BF16 */
+    int32_t dt; /* CU_F32 or CU_BF16 */
     int32_t cols;
 };
 
@@ -84,7 +86,8 @@ struct cu_linear {
     const struct cu_weight *w;
     const float *bias; /* NULL or [n_out] */
     enum cu_rows rows;
-    void *ws; /* split-K partial sums and counters; zeroed once at open, left zeroed counters by every launch */
+    void *
+        ws; /* split-K partial sums and counters; zeroed once at open, left zeroed counters by every launch */
     size_t ws_bytes;
 };
 int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st);
@@ -159,14 +162,14 @@ struct cu_attn {
     int32_t n_head;
     float scale, softcap;
     int32_t window;
-    const float *sinks; /* NULL or [n_head] */
+    const float *sinks;     /* NULL or [n_head] */
     const struct cu_kv *kv; /* host struct */
     int32_t layer;
     float *ws;      /* split partials, see cu_attn_ws */
     int32_t *flags; /* [cu_attn_flags] counters, zero before and after */
     size_t ws_bytes;
     int32_t n_flag;
-    int32_t exact;  /* batch invariant: the same arithmetic for decode and prefill */
+    int32_t exact; /* batch invariant: the same arithmetic for decode and prefill */
 };
 int cu_attn(const struct cu_attn *a, const struct cu_step *s, cu_stream st);
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max); /* bytes; pure */
@@ -181,7 +184,7 @@ struct cu_sample_row { /* device form of struct sample_row; offsets index the ar
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;
-    float uniform; /* rng_uniform(seed, position), computed on the host */
+    float uniform;                  /* rng_uniform(seed, position), computed on the host */
     int32_t hist, n_prompt, n_hist; /* into ints */
     int32_t bias, n_bias;           /* into bias_id / bias_val */
     int32_t ban, n_ban;             /* into ints */
@@ -206,7 +209,8 @@ struct cu_sample {
     int32_t *sampled; /* [n] the tokens again, for the next step's TOK_SAMPLED */
     void *ws;
     size_t ws_bytes;
-    int32_t simple; /* every row: greedy or plain temperature, no edits, no log-probabilities (host knows) */
+    int32_t
+        simple; /* every row: greedy or plain temperature, no edits, no log-probabilities (host knows) */
 };
 int cu_sample(const struct cu_sample *a, const struct cu_step *s, cu_stream st);
 size_t cu_sample_ws(int n_row, int n_vocab);

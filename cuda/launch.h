@@ -8,7 +8,8 @@ struct launch_cfg {
     cudaStream_t stream;
     int cluster;      /* blocks a cluster along x; 0 or 1 = none */
     bool cooperative; /* all blocks resident: grid-wide waits are allowed */
-    bool pdl;         /* programmatic dependent launch: the kernel calls pdl_wait() before it reads what came before */
+    bool
+        pdl; /* programmatic dependent launch: the kernel calls pdl_wait() before it reads what came before */
 };
 
 #endif
