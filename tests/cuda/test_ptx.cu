@@ -9,7 +9,8 @@ template <bool BF> static __global__ void k_mma(const uint16_t *a, const uint16_
     SHARED(uint16_t, sb, [8 * 16]);
     const int l = (int)threadIdx.x;
     ptx::cp_async16(sa + l * 8, a + l * 8);
-    ptx::cp_async16(sb + l % 16 * 8, b + l % 16 * 8, true);
+    if (l < 16)
+        ptx::cp_async16(sb + l * 8, b + l * 8);
     ptx::cp_async_commit();
     ptx::cp_async_wait<0>();
     __syncwarp();
