@@ -1,0 +1,22 @@
+/* The products behind cu_linear. Each computes one part of a weight, columns from `col` on of dst. */
+#ifndef CUDA_GEMM_H
+#define CUDA_GEMM_H
+
+#include "cuda/kernels.h"
+#include "cuda/weight.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* gemm_quant.cu: packed weights, bf16 activations. */
+int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st);
+/* Parts that K is split into; of the matrix alone. Pure. */
+int cu_splits(int64_t n_in_pad, int64_t n_out);
+/* gemm_f32.cu: float weights and activations, the oracle mode. */
+int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
