@@ -76,7 +76,7 @@ CU_C    := $(wildcard cuda/*.c)
 CU_K    := $(wildcard cuda/*.cu)
 EMU     := $(B)/cuda-emu
 EMU_O   := $(patsubst %.c,$(EMU)/%.o,$(CU_C) $(CU_BASE)) $(patsubst %,$(EMU)/%.o,$(CU_K) $(wildcard cuda/*.cc))
-EMU_CXX := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -DCUDA_EMU -I. -Wall -Wextra -Werror -Wno-unused-function -g $(CU_OPT) -fPIC -fvisibility=hidden -ffp-contract=off -MMD -MP
+EMU_CXX := $(CXX) -x c++ -std=c++17 -D_GNU_SOURCE -DCUDA_EMU -I. -Wall -Wextra -Werror -Wno-unused-function -Wno-unknown-pragmas -g $(CU_OPT) -fPIC -fvisibility=hidden -ffp-contract=off -MMD -MP
 cuda-emu: $(B)/stepd-cuda-emu.so
 $(B)/stepd-cuda-emu.so: $(EMU_O)
 	$(CXX) $(filter -fsanitize=%,$(CU_OPT)) -shared -Wl,-Bsymbolic -o $@ $^ -ldl -lpthread -lm

@@ -3,6 +3,7 @@
  * the textbook softmax, folded into a running (maximum, sum, output) in order: a row's bits depend neither on chunking
  * nor on company. Bound: 1e-11 NMSE of the reference in f32. */
 #include "cuda/attn.cuh"
+#include "cuda/attn.h"
 
 #define THREADS      128
 #define HEAD_DIM_MAX 512

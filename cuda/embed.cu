@@ -1,0 +1,79 @@
+/* cu_embed: dst[i,:] = scale * w[tok[i],:] in f32. A token may be one that the last sample chose (negative, see cu_step).
+ * Packed weights are read where they lie: row r of a panel is in lanes 4 (r % 8) to 4 (r % 8) + 3 of tile r / 8. */
+#include "cuda/kern.cuh"
+#include "cuda/weight.h"
+
+#define THREADS 128
+
+__constant__ const float embed_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+
+struct embed_args {
+    float *dst;
+    int64_t ld;
+    const cu_count *count;
+    const int32_t *tok, *sampled;
+    cu_part p;
+    int64_t n_in;
+    int32_t stages;
+    float scale;
+};
+
+__device__ __forceinline__ int code_at(const cu_part &p, const unsigned char *half, int lane, int tile, int e)
+{
+    int bits = p.bits, at = 0, code = 0;
+    if (bits == 8)
+        return half[((tile / 2 * 32 + lane) * 2 + tile % 2) * 8 + e];
+    const unsigned char *q = half;
+    if (bits >= 4) {
+        code = q[(lane * 4 + tile) * 4 + e / 2] >> 4 * (e % 2) & 15;
+        q += 512, bits -= 4, at = 4;
+    }
+    if (bits >= 2) {
+        code |= (q[(lane * 4 + tile) * 2 + e / 4] >> 2 * (e % 4) & 3) << at;
+        q += 256, bits -= 2, at += 2;
+    }
+    return bits ? code | (q[lane * 4 + tile] >> e & 1) << at : code;
+}
+
+__device__ __forceinline__ float value_at(const cu_part &p, int64_t row, int64_t k, int64_t n_in, int stages)
+{
+    if (p.bits == 32)
+        return ((const float *)p.data)[row * n_in + k];
+    const int r = (int)(row % CU_PANEL), c = (int)(k % 32), tile = r / 8, lane = r % 8 * 4 + c % 8 / 2;
+    const int e = c / 16 * 4 + c % 16 / 8 * 2 + c % 2, in_stage = (int)(k % CU_STAGE);
+    const unsigned char *unit = (const unsigned char *)p.data + (row / CU_PANEL * stages + k / CU_STAGE) * p.unit_bytes;
+    const unsigned char *half = unit + in_stage / 32 * (p.bits * CU_PANEL * 32 / 8);
+    if (p.bits == 16)
+        return load1((const bf16 *)half + (tile * 32 + lane) * 8 + e);
+    const int code = code_at(p, half, lane, tile, e), groups = CU_STAGE / p.group, g = in_stage / p.group;
+    const __half *s = (const __half *)(unit + p.bits * CU_PANEL * CU_STAGE / 8) + (g * 8 + r % 8) * 4 + tile;
+    const float level = p.levels ? embed_levels[code] : (float)(code - p.offset);
+    const float v = p.min ? __fmaf_rn(level, __half2float(*s), __half2float(s[groups * CU_PANEL]))
+                          : __fmul_rn(level, __half2float(*s));
+    return __fmul_rn(v, p.row_scale[row]);
+}
+
+static __global__ void __launch_bounds__(THREADS) embed(embed_args a)
+{
+    const int64_t i = blockIdx.x;
+    if (i >= a.count->n_row)
+        return;
+    const int t = a.tok[i];
+    const int64_t row = t >= 0 ? t : a.sampled[-1 - t];
+    for (int64_t k = threadIdx.x; k < a.n_in; k += THREADS)
+        a.dst[i * a.ld + k] = __fmul_rn(value_at(a.p, row, k, a.n_in, a.stages), a.scale);
+}
+
+/* ------------------------------------------------------------------ launch */
+
+extern "C" int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_stream st)
+{
+    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || a->w->n_part != 1 || a->dst.cols != a->w->n_in)
+        return CU_BAD;
+    if (s->row_max <= 0)
+        return 0;
+    embed_args e = {(float *)a->dst.p, a->dst.ld, s->count, s->tok, s->sampled, a->w->part[0], a->w->n_in,
+                    (int)(a->w->n_in_pad / CU_STAGE), a->scale};
+    launch_cfg c = {dim3((unsigned)s->row_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
+    return launched(launch(c, embed, e));
+}
