@@ -325,18 +325,24 @@ template <class T, int HD> __device__ __forceinline__ void combine(const attn_ar
     const int lane = (int)threadIdx.x;
     for (int i = 0; i < 16 && w.first + i < w.group; i++) {
         const int head = w.kvh * w.group + w.first + i;
-        float m = -INFINITY, l = 0, o[(HD + 31) / 32] = {};
+        float m = -INFINITY, l = 0, o[(HD + 31) / 32];
+#pragma unroll
+        for (int k = 0; k < (HD + 31) / 32; k++)
+            o[k] = 0;
         for (int z = 0; z < n_split; z++) {
             const float *p = a.ws + ((dec * a.n_head + head) * a.split_max + z) * (HD + 2);
             const float now = fmaxf(m, p[HD]), keep = ratio(m, now), take = ratio(p[HD], now);
             l = fold1(l, keep, p[HD + 1], take);
-            for (int d = lane, k = 0; d < HD; d += 32, k++)
-                o[k] = fold1(o[k], keep, p[d], take);
+#pragma unroll
+            for (int k = 0; k < (HD + 31) / 32; k++)
+                o[k] = fold1(o[k], keep, k * 32 + lane < HD ? p[k * 32 + lane] : 0.0f, take);
             m = now;
         }
-        const float mul = sink_keep(a, head, m, l) / l;
-        for (int d = lane, k = 0; d < HD; d += 32, k++)
-            out_put(a, w.row, head, d, __fmul_rn(o[k], mul));
+        const float keep = sink_keep(a, head, m, l), mul = keep / l;
+#pragma unroll
+        for (int k = 0; k < (HD + 31) / 32; k++)
+            if (k * 32 + lane < HD)
+                out_put(a, w.row, head, k * 32 + lane, __fmul_rn(o[k], mul));
     }
 }
 
