@@ -6,22 +6,26 @@
 static bool shape_ok(const struct cu_attn *a, const struct cu_step *s)
 {
     const struct cu_kv *kv = a->kv;
-    if (!kv || !kv->p || !a->dst.p || !a->qkv.p || a->qkv.dt != CU_F32 || kv->n_kv_head <= 0 || a->n_head <= 0 ||
-        a->n_head % kv->n_kv_head || a->layer < 0 || a->layer >= kv->n_layer || s->row_max > 0x7fffffff / 64)
+    if (!kv || !kv->p || !a->dst.p || !a->qkv.p || a->qkv.dt != CU_F32 || kv->n_kv_head <= 0 ||
+        a->n_head <= 0 || a->n_head % kv->n_kv_head || a->layer < 0 || a->layer >= kv->n_layer ||
+        s->row_max > 0x7fffffff / 64)
         return false;
-    return a->dst.cols == a->n_head * kv->head_dim && a->qkv.cols == (a->n_head + 2 * kv->n_kv_head) * kv->head_dim &&
-           a->window >= 0 && a->softcap >= 0 && (a->dst.dt == CU_F32 || a->dst.dt == CU_BF16);
+    return a->dst.cols == a->n_head * kv->head_dim &&
+           a->qkv.cols == (a->n_head + 2 * kv->n_kv_head) * kv->head_dim && a->window >= 0 &&
+           a->softcap >= 0 && (a->dst.dt == CU_F32 || a->dst.dt == CU_BF16);
 }
 
 static bool tensor(const struct cu_attn *a)
 {
     const struct cu_kv *kv = a->kv;
-    return kv->dt != CU_F32 && kv->head_dim % 16 == 0 && kv->head_dim <= 256 && (uintptr_t)kv->p % 16 == 0;
+    return kv->dt != CU_F32 && kv->head_dim % 16 == 0 && kv->head_dim <= 256 &&
+           (uintptr_t)kv->p % 16 == 0;
 }
 
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max)
 {
-    return (size_t)n_head * (size_t)dec_max * (size_t)split_max * ((size_t)head_dim + 2) * sizeof(float);
+    return (size_t)n_head * (size_t)dec_max * (size_t)split_max * ((size_t)head_dim + 2) *
+           sizeof(float);
 }
 
 int cu_attn_flags(int n_head, int dec_max)

@@ -25,8 +25,9 @@ size_t cu_linear_ws(const struct cu_weight *w, int n_row)
 
 static bool shape_ok(const struct cu_linear *a)
 {
-    return a->w && a->dst.p && a->src.p && a->dst.dt == CU_F32 && a->dst.cols == a->w->n_out && a->src.cols == a->w->n_in &&
-           a->dst.ld >= a->dst.cols && a->src.ld >= a->src.cols && a->w->n_out <= INT32_MAX && a->w->n_in <= INT32_MAX;
+    return a->w && a->dst.p && a->src.p && a->dst.dt == CU_F32 && a->dst.cols == a->w->n_out &&
+           a->src.cols == a->w->n_in && a->dst.ld >= a->dst.cols && a->src.ld >= a->src.cols &&
+           a->w->n_out <= INT32_MAX && a->w->n_in <= INT32_MAX;
 }
 
 int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st)

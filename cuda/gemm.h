@@ -10,11 +10,13 @@ extern "C" {
 #endif
 
 /* gemm_quant.cu: packed weights, bf16 activations. */
-int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st);
+int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
+                  cu_stream st);
 /* Parts that K is split into; of the matrix alone. Pure. */
 int cu_splits(int64_t n_in_pad, int64_t n_out);
 /* gemm_f32.cu: float weights and activations, the oracle mode. */
-int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st);
+int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
+                cu_stream st);
 
 #ifdef __cplusplus
 }

@@ -248,7 +248,7 @@ __device__ __forceinline__ int draw(const sample_args &a, const float *x, const 
     unsigned long long target = 0, run = 0;
     for (int round = 0; round < 2; round++) {
         long long tie0 = before;
-        int found = -1, last = -1;
+        int found = -1;
         for (int i = lo; i < hi; i += 32) {
             const bool in = i + lane < hi;
             const float v = x[in ? i + lane : lo];
@@ -260,11 +260,9 @@ __device__ __forceinline__ int draw(const sample_args &a, const float *x, const 
                 const unsigned long long y = __shfl_up_sync(0xffffffffu, up, (unsigned)o);
                 up += lane >= o ? y : 0;
             }
-            const unsigned hit = __ballot_sync(0xffffffffu, round && w && run + up > target), some = __ballot_sync(0xffffffffu, w != 0);
+            const unsigned hit = __ballot_sync(0xffffffffu, round && w && run + up > target);
             if (hit && found < 0)
                 found = i + __ffs((int)hit) - 1;
-            if (some)
-                last = i + 31 - __clz((int)some);
             run += __shfl_sync(0xffffffffu, up, 31);
             tie0 += __popc(same);
         }
@@ -286,7 +284,6 @@ __device__ __forceinline__ int draw(const sample_args &a, const float *x, const 
         } else if (lane == 0 && found >= 0 && run - s.sum[warp] <= target) {
             s.result = found; /* one warp only: the sums before it do not reach the number, with it they do */
         }
-        (void)last;
     }
     __syncthreads();
     return s.result;

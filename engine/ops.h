@@ -181,13 +181,15 @@ struct op_kv_copy {
     X(embed)                                                                                       \
     X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
 
-#define BACKEND_ABI 2
+#define BACKEND_ABI 3
 struct backend {
     uint32_t abi; /* BACKEND_ABI */
     const char *name;
     int (*open)(struct dev **out, const struct backend_opts *o, struct err *e);
     void (*close)(struct dev *d);
     void (*info)(const struct dev *d, struct backend_info *out);
+    /* Bytes of the device's own memory; NULL: it uses the host's. ERR_DEVICE. */
+    int (*memory)(size_t *free_bytes, size_t *total);
 
     /* Memory of the device, zeroed. ERR_NOMEM. Release all before close. */
     int (*buf_alloc)(struct dev *d, size_t bytes, dev_buf *out);

@@ -1,0 +1,136 @@
+/* Inside of the CUDA backend's host side: the device, its step buffers, the list of recorded ops. Engine thread. */
+#ifndef CUDA_BACKEND_IMPL_H
+#define CUDA_BACKEND_IMPL_H
+
+#include "cuda/kernels.h"
+#include "cuda/rt.h"
+#include "cuda/weight.h"
+#include "engine/backend.h"
+
+struct dev_weight {
+    struct cu_weight w;
+    void *mem;
+};
+struct dev_kv {
+    struct kv_desc desc;
+    struct cu_kv kv;
+};
+
+/* One op of a step, as its launcher takes it. Padding is zero, so that equal ops are equal bytes. */
+enum rec_kind {
+    REC_EMBED,
+    REC_RMSNORM,
+    REC_LINEAR,
+    REC_ROPE_KV,
+    REC_ATTN,
+    REC_ACT_MUL,
+    REC_GATHER,
+    REC_SCALE,
+    REC_SAMPLE
+};
+struct rec {
+    enum rec_kind kind;
+    union {
+        struct cu_embed embed;
+        struct cu_rmsnorm rmsnorm;
+        struct cu_linear linear;
+        struct cu_rope_kv rope_kv;
+        struct cu_attn attn;
+        struct cu_act_mul act_mul;
+        struct cu_gather gather;
+        struct cu_scale scale;
+        struct cu_sample sample;
+    } u;
+};
+
+/* Device (and pinned host) memory that only grows; a step after warm-up finds it large enough. */
+struct grow {
+    void *p;
+    size_t n;
+};
+
+#define N_SLOT  3 /* steps whose host buffers may be in use: one planned, two on the device */
+#define N_GRAPH 32
+
+struct slot { /* pinned; free when its event has passed */
+    struct grow meta, sample;
+    struct cu_sample_out *out;
+    size_t n_out;
+    cudaEvent_t done;
+};
+struct open_sample {
+    int slot, n;
+    struct sample_out *out;
+};
+struct graph {
+    struct rec *key; /* [n_rec] */
+    int n_rec;
+    struct cu_step step; /* with its bounds */
+    cudaGraphExec_t exec;
+    uint64_t used;
+};
+
+struct dev {
+    cudaStream_t stream;
+    int cc;
+    bool f32, graphs;
+    int failed; /* ERR_DEVICE from the first runtime error on */
+    struct cu_buf {
+        void *p;
+        size_t n;
+    } * bufs;
+    int n_buf;
+
+    struct step_meta meta;
+    bool in_step, decode_only;
+    struct cu_step step;
+    int32_t stride, cap_row, cap_seq; /* what the device's step arrays are laid out for */
+    struct grow dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags;
+    int32_t *sampled;
+    size_t n_sampled;
+
+    struct slot slot[N_SLOT];
+    int at_slot;
+    struct open_sample open[2];
+    int n_open;
+
+    struct rec *rec;
+    int n_rec, cap_rec;
+    struct graph graph[N_GRAPH];
+    uint64_t clock, n_replay;
+};
+
+/* 0, or the sticky ERR_DEVICE: logs the first error with what was tried. */
+int cu__check(struct dev *d, cudaError_t e, const char *what);
+/* A launcher's result: CU_BAD is ERR_INVAL. */
+int cu__launched(struct dev *d, int rc, const char *what);
+/* First element of t in device memory, NULL when it does not lie inside its buffer. */
+void *cu__ptr(const struct dev *d, const struct tensor *t);
+int cu__grow(struct dev *d, struct grow *g, size_t bytes, bool zero);
+
+/* step.c */
+int cu__step_begin(struct dev *d, const struct step_meta *m);
+/* queue.c: append; the record's kind is set, the rest zero. NULL: no memory. */
+struct rec *cu__record(struct dev *d, enum rec_kind kind);
+/* Launch what is recorded, as a graph when the step allows it. */
+int cu__flush(struct dev *d);
+void cu__graphs_drop(struct dev *d);
+/* sampling.c */
+int cu__sample(struct dev *d, const struct op_sample *a);
+int cu__sample_wait(struct dev *d);
+/* Of a sample whose copy has arrived. */
+void cu__sample_fill(struct dev *d);
+
+#define CU_OP_DECL(name) int cu__##name(struct dev *d, const struct op_##name *a);
+CU_OP_DECL(embed)
+CU_OP_DECL(rmsnorm)
+CU_OP_DECL(linear)
+CU_OP_DECL(rope_kv)
+CU_OP_DECL(attn)
+CU_OP_DECL(act_mul)
+CU_OP_DECL(gather)
+CU_OP_DECL(scale)
+CU_OP_DECL(kv_copy)
+#undef CU_OP_DECL
+
+#endif

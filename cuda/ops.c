@@ -1,0 +1,192 @@
+/* Ops: check as every backend does, translate tensors to device pointers, record. */
+#include "cuda/backend_impl.h"
+
+#include <string.h>
+
+/* Rows of a 2-d tensor; p NULL when it is absent. */
+static bool mat_of(const struct dev *d, const struct tensor *t, struct cu_mat *m)
+{
+    if (!t->buf)
+        return true;
+    m->p = cu__ptr(d, t);
+    m->ld = t->stride[0] ? t->stride[0] : t->shape[1];
+    m->dt = (int32_t)t->dtype;
+    m->cols = (int32_t)t->shape[1];
+    return m->p != NULL;
+}
+
+static bool vec_of(const struct dev *d, const struct tensor *t, const float **out)
+{
+    *out = t->buf ? cu__ptr(d, t) : NULL;
+    return !t->buf || *out;
+}
+
+/* Which of the step's counts the rows of an op are: forwards work on all rows or on those with logits. */
+static int rows_of(const struct dev *d, int64_t n, enum cu_rows *out)
+{
+    if (!d->in_step || (n != d->meta.n_row && n != d->meta.n_logit))
+        return ERR_INVAL;
+    *out = n == d->meta.n_row ? CU_ROWS_ALL : CU_ROWS_LOGIT;
+    return 0;
+}
+
+static enum dtype mul_of(const struct dev *d)
+{
+    return d->f32 ? DT_F32 : DT_BF16;
+}
+
+static int undo(struct dev *d, int rc)
+{
+    if (rc)
+        d->n_rec--;
+    return rc;
+}
+
+int cu__embed(struct dev *d, const struct op_embed *a)
+{
+    if (!d->in_step || !a->w || !ops_is_2d(&a->dst, DT_F32, d->meta.n_row, a->w->w.n_in))
+        return ERR_INVAL;
+    for (int i = 0; i < d->meta.n_row; i++) /* TOK_SAMPLED: of a row that has been sampled */
+        if (d->meta.tok[i] >= a->w->w.n_out || d->meta.tok[i] < -(int64_t)d->n_sampled)
+            return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_EMBED);
+    if (!r)
+        return ERR_NOMEM;
+    r->u.embed.w = &a->w->w;
+    r->u.embed.scale = a->scale;
+    return undo(d, mat_of(d, &a->dst, &r->u.embed.dst) ? 0 : ERR_INVAL);
+}
+
+int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
+{
+    enum cu_rows rows;
+    if (ops_check_rmsnorm(a, mul_of(d)) || rows_of(d, a->x.shape[0], &rows))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_RMSNORM);
+    if (!r)
+        return ERR_NOMEM;
+    r->u.rmsnorm.eps = a->eps;
+    r->u.rmsnorm.rows = rows;
+    bool ok = mat_of(d, &a->dst, &r->u.rmsnorm.dst) && mat_of(d, &a->x, &r->u.rmsnorm.x) &&
+              mat_of(d, &a->add, &r->u.rmsnorm.add) && vec_of(d, &a->w, &r->u.rmsnorm.w);
+    return undo(d, ok ? 0 : ERR_INVAL);
+}
+
+int cu__linear(struct dev *d, const struct op_linear *a)
+{
+    enum cu_rows rows;
+    if (!a->w || ops_check_linear(a, mul_of(d), a->w->w.n_in, a->w->w.n_out) ||
+        rows_of(d, a->src.shape[0], &rows))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_LINEAR);
+    if (!r)
+        return ERR_NOMEM;
+    r->u.linear.w = &a->w->w;
+    r->u.linear.rows = rows;
+    bool ok = mat_of(d, &a->dst, &r->u.linear.dst) && mat_of(d, &a->src, &r->u.linear.src) &&
+              vec_of(d, &a->bias, &r->u.linear.bias);
+    return undo(d, ok ? 0 : ERR_INVAL);
+}
+
+int cu__rope_kv(struct dev *d, const struct op_rope_kv *a)
+{
+    if (!d->in_step || !a->kv || ops_check_rope_kv(a, &d->meta, &a->kv->desc) ||
+        ops_check_blocks(&d->meta, a->kv->desc.n_block))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_ROPE_KV);
+    if (!r)
+        return ERR_NOMEM;
+    struct cu_rope_kv *o = &r->u.rope_kv;
+    o->n_head = a->n_head;
+    o->n_rot = a->n_rot;
+    o->style = (int32_t)a->style;
+    o->attn_factor = a->attn_factor;
+    o->norm_eps = a->norm_eps;
+    o->kv = &a->kv->kv;
+    o->layer = a->layer;
+    bool ok = mat_of(d, &a->qkv, &o->qkv) && vec_of(d, &a->q_norm, &o->q_norm) &&
+              vec_of(d, &a->k_norm, &o->k_norm) &&
+              (a->style == ROPE_NONE || vec_of(d, &a->inv_freq, &o->inv_freq));
+    return undo(d, ok ? 0 : ERR_INVAL);
+}
+
+int cu__attn(struct dev *d, const struct op_attn *a)
+{
+    if (!d->in_step || !a->kv || ops_check_attn(a, mul_of(d), &d->meta, &a->kv->desc) ||
+        ops_check_attn_blocks(&d->meta, a->window, a->kv->desc.n_block))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_ATTN);
+    if (!r)
+        return ERR_NOMEM;
+    struct cu_attn *o = &r->u.attn;
+    o->n_head = a->n_head;
+    o->scale = a->scale;
+    o->softcap = a->softcap;
+    o->window = a->window;
+    o->kv = &a->kv->kv;
+    o->layer = a->layer;
+    o->exact = 1;
+    bool ok = mat_of(d, &a->dst, &o->dst) && mat_of(d, &a->qkv, &o->qkv) &&
+              vec_of(d, &a->sinks, &o->sinks);
+    return undo(d, ok ? 0 : ERR_INVAL);
+}
+
+int cu__act_mul(struct dev *d, const struct op_act_mul *a)
+{
+    enum cu_rows rows;
+    if (ops_check_act_mul(a, mul_of(d)) || rows_of(d, a->dst.shape[0], &rows))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_ACT_MUL);
+    if (!r)
+        return ERR_NOMEM;
+    r->u.act_mul.act = (int32_t)a->act;
+    r->u.act_mul.rows = rows;
+    return undo(d, mat_of(d, &a->dst, &r->u.act_mul.dst) &&
+                           mat_of(d, &a->gate_up, &r->u.act_mul.gate_up)
+                       ? 0
+                       : ERR_INVAL);
+}
+
+int cu__gather(struct dev *d, const struct op_gather *a)
+{
+    if (!d->in_step || ops_check_gather(a, mul_of(d), &d->meta))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_GATHER);
+    if (!r)
+        return ERR_NOMEM;
+    return undo(d, mat_of(d, &a->dst, &r->u.gather.dst) && mat_of(d, &a->src, &r->u.gather.src)
+                       ? 0
+                       : ERR_INVAL);
+}
+
+int cu__scale(struct dev *d, const struct op_scale *a)
+{
+    enum cu_rows rows;
+    if (ops_check_scale(a) || rows_of(d, a->x.shape[0], &rows))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_SCALE);
+    if (!r)
+        return ERR_NOMEM;
+    r->u.scale.scale = a->scale;
+    r->u.scale.softcap = a->softcap;
+    r->u.scale.rows = rows;
+    return undo(d, mat_of(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
+}
+
+/* Small and rare: launched at once; the arrays are staged by the runtime. */
+int cu__kv_copy(struct dev *d, const struct op_kv_copy *a)
+{
+    if (!a->kv || ops_check_kv_copy(a, a->kv->desc.n_block))
+        return ERR_INVAL;
+    int rc = cu__flush(d);
+    size_t n = (size_t)a->n * sizeof(int32_t);
+    if (rc || a->n == 0 || (rc = cu__grow(d, &d->dev_sample, 2 * n, false)))
+        return rc;
+    int32_t *src = d->dev_sample.p, *dst = src + a->n;
+    rc =
+        cu__check(d, cudaMemcpyAsync(src, a->src, n, cudaMemcpyHostToDevice, d->stream), "kv_copy");
+    if (!rc)
+        rc = cu__check(d, cudaMemcpyAsync(dst, a->dst, n, cudaMemcpyHostToDevice, d->stream),
+                       "kv_copy");
+    return rc ? rc : cu__launched(d, cu_kv_copy(&a->kv->kv, src, dst, a->n, d->stream), "kv_copy");
+}
