@@ -16,7 +16,8 @@ __device__ __forceinline__ float act_of(float x, int act)
 /* Block (column chunk, row). */
 template <class T>
 static __global__ void __launch_bounds__(THREADS)
-    act_mul(T *dst, int64_t ld_dst, const float *src, int64_t ld_src, int d, int act, const cu_count *count, int rows)
+    act_mul(T *dst, int64_t ld_dst, const float *src, int64_t ld_src, int d, int act,
+            const cu_count *count, int rows)
 {
     const int64_t row = blockIdx.y;
     const int k = ((int)blockIdx.x * THREADS + (int)threadIdx.x) * 4;
@@ -28,8 +29,9 @@ static __global__ void __launch_bounds__(THREADS)
 }
 
 template <class T>
-static __global__ void __launch_bounds__(THREADS) gather(T *dst, int64_t ld_dst, const T *src, int64_t ld_src, int d,
-                                                         const int32_t *which, const cu_count *count)
+static __global__ void __launch_bounds__(THREADS)
+    gather(T *dst, int64_t ld_dst, const T *src, int64_t ld_src, int d, const int32_t *which,
+           const cu_count *count)
 {
     const int64_t row = blockIdx.y;
     const int k = ((int)blockIdx.x * THREADS + (int)threadIdx.x) * 4;
@@ -59,37 +61,45 @@ static __global__ void __launch_bounds__(THREADS)
 
 static launch_cfg chunks(int d, int rows, cu_stream st)
 {
-    return {dim3((unsigned)((d + THREADS * 4 - 1) / (THREADS * 4)), (unsigned)rows), dim3(THREADS), 0, (cudaStream_t)st, 0,
-            false, false};
+    return {dim3((unsigned)((d + THREADS * 4 - 1) / (THREADS * 4)), (unsigned)rows),
+            dim3(THREADS),
+            0,
+            (cudaStream_t)st,
+            0,
+            false,
+            false};
 }
 
 extern "C" int cu_act_mul(const struct cu_act_mul *a, const struct cu_step *s, cu_stream st)
 {
     const int n = rows_max(s, a->rows), d = a->dst.cols;
-    if (!mat_ok(&a->dst) || !mat_ok(&a->gate_up) || a->gate_up.dt != CU_F32 || a->gate_up.cols != 2 * d || a->act < 0 ||
-        a->act > CU_ACT_GELU_ERF || n > 65535)
+    if (!mat_ok(&a->dst) || !mat_ok(&a->gate_up) || a->gate_up.dt != CU_F32 ||
+        a->gate_up.cols != 2 * d || a->act < 0 || a->act > CU_ACT_GELU_ERF || n > 65535)
         return CU_BAD;
     if (n <= 0)
         return 0;
     if (a->dst.dt == CU_BF16)
-        return launched(launch(chunks(d, n, st), act_mul<bf16>, (bf16 *)a->dst.p, a->dst.ld, (const float *)a->gate_up.p,
-                               a->gate_up.ld, d, a->act, s->count, (int)a->rows));
-    return launched(launch(chunks(d, n, st), act_mul<float>, (float *)a->dst.p, a->dst.ld, (const float *)a->gate_up.p,
-                           a->gate_up.ld, d, a->act, s->count, (int)a->rows));
+        return launched(launch(chunks(d, n, st), act_mul<bf16>, (bf16 *)a->dst.p, a->dst.ld,
+                               (const float *)a->gate_up.p, a->gate_up.ld, d, a->act, s->count,
+                               (int)a->rows));
+    return launched(launch(chunks(d, n, st), act_mul<float>, (float *)a->dst.p, a->dst.ld,
+                           (const float *)a->gate_up.p, a->gate_up.ld, d, a->act, s->count,
+                           (int)a->rows));
 }
 
 extern "C" int cu_gather(const struct cu_gather *a, const struct cu_step *s, cu_stream st)
 {
     const int n = s->logit_max, d = a->dst.cols;
-    if (!mat_ok(&a->dst) || !mat_ok(&a->src) || a->src.dt != a->dst.dt || a->src.cols != d || n > 65535)
+    if (!mat_ok(&a->dst) || !mat_ok(&a->src) || a->src.dt != a->dst.dt || a->src.cols != d ||
+        n > 65535)
         return CU_BAD;
     if (n <= 0)
         return 0;
     if (a->dst.dt == CU_BF16)
-        return launched(launch(chunks(d, n, st), gather<bf16>, (bf16 *)a->dst.p, a->dst.ld, (const bf16 *)a->src.p, a->src.ld,
-                               d, s->logit_row, s->count));
-    return launched(launch(chunks(d, n, st), gather<float>, (float *)a->dst.p, a->dst.ld, (const float *)a->src.p, a->src.ld, d,
-                           s->logit_row, s->count));
+        return launched(launch(chunks(d, n, st), gather<bf16>, (bf16 *)a->dst.p, a->dst.ld,
+                               (const bf16 *)a->src.p, a->src.ld, d, s->logit_row, s->count));
+    return launched(launch(chunks(d, n, st), gather<float>, (float *)a->dst.p, a->dst.ld,
+                           (const float *)a->src.p, a->src.ld, d, s->logit_row, s->count));
 }
 
 extern "C" int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_stream st)
@@ -99,6 +109,6 @@ extern "C" int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_st
         return CU_BAD;
     if (n <= 0)
         return 0;
-    return launched(launch(chunks(a->x.cols, n, st), scale, (float *)a->x.p, a->x.ld, a->x.cols, a->scale, a->softcap,
-                           s->count, (int)a->rows));
+    return launched(launch(chunks(a->x.cols, n, st), scale, (float *)a->x.p, a->x.ld, a->x.cols,
+                           a->scale, a->softcap, s->count, (int)a->rows));
 }

@@ -23,7 +23,8 @@ struct attn_args {
 /* In values from the layer's start; v = 0: K, 1: V. */
 __device__ __forceinline__ int64_t attn_at(const attn_args &a, int block, int slot, int head, int v)
 {
-    return (((int64_t)block * 2 + v) * a.n_kv_head + head) * CU_BLOCK_TOKENS * a.head_dim + (int64_t)slot * a.head_dim;
+    return (((int64_t)block * 2 + v) * a.n_kv_head + head) * CU_BLOCK_TOKENS * a.head_dim +
+           (int64_t)slot * a.head_dim;
 }
 
 static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step *s)
@@ -35,7 +36,8 @@ static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step 
     r.dst_bf16 = a->dst.dt == CU_BF16;
     r.qkv = (const float *)a->qkv.p;
     r.ld = a->qkv.ld;
-    r.pool = (const char *)kv->p + (int64_t)a->layer * (int64_t)cu_kv_layer_block_bytes(kv) * kv->n_block;
+    r.pool = (const char *)kv->p +
+             (int64_t)a->layer * (int64_t)cu_kv_layer_block_bytes(kv) * kv->n_block;
     r.count = s->count;
     r.pos = s->pos;
     r.row_seq = s->row_seq;

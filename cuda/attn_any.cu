@@ -28,7 +28,8 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
         float top = -INFINITY, sum = 0;
         __syncthreads();
         for (int j = lo + t; j < hi; j += THREADS) {
-            const T *k = (const T *)a.pool + attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 0);
+            const T *k = (const T *)a.pool +
+                         attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 0);
             float v = 0;
             for (int i = 0; i < d; i++)
                 v = __fmaf_rn(q[i], load1(k + i), v);
@@ -48,11 +49,13 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
             sum += p[j - s0];
         }
         sum = block_sum<THREADS / 32>(sum, red);
-        const float now = fmaxf(m, top), keep = m > -INFINITY ? expf(m - now) : 0, take = expf(top - now);
+        const float now = fmaxf(m, top), keep = m > -INFINITY ? expf(m - now) : 0,
+                    take = expf(top - now);
         for (int i = t, n = 0; i < d; i += THREADS, n++) {
             float v = 0;
             for (int j = lo; j < hi; j++) {
-                const T *vp = (const T *)a.pool + attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 1);
+                const T *vp = (const T *)a.pool +
+                              attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 1);
                 v = __fmaf_rn(p[j - s0], load1(vp + i), v);
             }
             acc[n] = __fadd_rn(__fmul_rn(acc[n], keep), __fmul_rn(v, take));
@@ -82,7 +85,15 @@ extern "C" int cu_attn_any(const struct cu_attn *a, const struct cu_step *s, cu_
 {
     if (a->kv->head_dim > HEAD_DIM_MAX)
         return CU_BAD;
-    launch_cfg c = {dim3((unsigned)s->row_max, (unsigned)a->n_head), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
-    auto k = a->kv->dt == CU_F32 ? attn_any<float> : a->kv->dt == CU_F16 ? attn_any<__half> : attn_any<bf16>;
+    launch_cfg c = {dim3((unsigned)s->row_max, (unsigned)a->n_head),
+                    dim3(THREADS),
+                    0,
+                    (cudaStream_t)st,
+                    0,
+                    false,
+                    false};
+    auto k = a->kv->dt == CU_F32   ? attn_any<float>
+             : a->kv->dt == CU_F16 ? attn_any<__half>
+                                   : attn_any<bf16>;
     return launched(launch(c, k, attn_fill(a, s)));
 }

@@ -30,17 +30,20 @@ template <> __device__ __forceinline__ uint32_t pack2<__half>(float a, float b)
     memcpy(&u, &v, 4);
     return u;
 }
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bf16)
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                    bf16)
 {
     ptx::mma_bf16(d, a, b);
 }
-__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], __half)
+__device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
+                                    __half)
 {
     ptx::mma_f16(d, a, b);
 }
 
 template <class T, int HD, int W> struct AttnSmem {
-    static constexpr int KT = HD > 128 ? 32 : 64, LD = HD + 8; /* 8 more: rows fall into different banks */
+    static constexpr int KT = HD > 128 ? 32 : 64,
+                         LD = HD + 8; /* 8 more: rows fall into different banks */
     T q[W * 16][LD], k[2][KT][LD], v[2][KT][LD];
     float o[W][HD / 2][32]; /* running output, a lane's own values */
 };
@@ -98,8 +101,8 @@ template <int HD> __device__ __forceinline__ void split_fold(State<HD> &s, float
 
 /* K and V of tokens [t0, t0 + KT) into stage `at`; tokens outside [lo, hi) become zeros and are not read. */
 template <class T, int HD, int W>
-__device__ __forceinline__ void load_kv(const attn_args &a, AttnSmem<T, HD, W> *sm, int at, const int32_t *table, int kvh, int t0,
-                                        int lo, int hi)
+__device__ __forceinline__ void load_kv(const attn_args &a, AttnSmem<T, HD, W> *sm, int at,
+                                        const int32_t *table, int kvh, int t0, int lo, int hi)
 {
     constexpr int KT = AttnSmem<T, HD, W>::KT, CHUNKS = HD / 8;
     const T *pool = (const T *)a.pool;
@@ -107,15 +110,18 @@ __device__ __forceinline__ void load_kv(const attn_args &a, AttnSmem<T, HD, W> *
         const int t = t0 + i / CHUNKS, c = i % CHUNKS * 8;
         const bool valid = t >= lo && t < hi;
         const int block = valid ? table[t / CU_BLOCK_TOKENS] : 0;
-        ptx::cp_async16(&sm->k[at][i / CHUNKS][c], pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 0) + c, valid);
-        ptx::cp_async16(&sm->v[at][i / CHUNKS][c], pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 1) + c, valid);
+        ptx::cp_async16(&sm->k[at][i / CHUNKS][c],
+                        pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 0) + c, valid);
+        ptx::cp_async16(&sm->v[at][i / CHUNKS][c],
+                        pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 1) + c, valid);
     }
 }
 
 /* One tile of KT tokens from t0 on: rows see [from[i], pos[i]]. */
 template <class T, int HD, int W>
-__device__ __forceinline__ void tile_step(const attn_args &a, const AttnSmem<T, HD, W> *sm, int at, State<HD> &s, int t0,
-                                          const int (&from)[2], const int (&pos)[2])
+__device__ __forceinline__ void tile_step(const attn_args &a, const AttnSmem<T, HD, W> *sm, int at,
+                                          State<HD> &s, int t0, const int (&from)[2],
+                                          const int (&pos)[2])
 {
     constexpr int KT = AttnSmem<T, HD, W>::KT;
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
@@ -131,7 +137,9 @@ __device__ __forceinline__ void tile_step(const attn_args &a, const AttnSmem<T, 
 #pragma unroll
         for (int j = 0; j < KT / 16; j++) {
             uint32_t r[4];
-            ptx::ldmatrix_x4(r, &sm->k[at][j * 16 + (lane & 7) + (lane >> 4) * 8][kk * 16 + (lane >> 3 & 1) * 8]);
+            ptx::ldmatrix_x4(
+                r,
+                &sm->k[at][j * 16 + (lane & 7) + (lane >> 4) * 8][kk * 16 + (lane >> 3 & 1) * 8]);
             const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
             mma(p[2 * j], q, b0, T());
             mma(p[2 * j + 1], q, b1, T());
@@ -171,12 +179,14 @@ __device__ __forceinline__ void tile_step(const attn_args &a, const AttnSmem<T, 
             s.acc[d][j] = __fmul_rn(s.acc[d][j], keep[j >> 1]);
 #pragma unroll
     for (int j = 0; j < KT / 16; j++) {
-        const uint32_t w[4] = {pack2<T>(p[2 * j][0], p[2 * j][1]), pack2<T>(p[2 * j][2], p[2 * j][3]),
-                               pack2<T>(p[2 * j + 1][0], p[2 * j + 1][1]), pack2<T>(p[2 * j + 1][2], p[2 * j + 1][3])};
+        const uint32_t w[4] = {
+            pack2<T>(p[2 * j][0], p[2 * j][1]), pack2<T>(p[2 * j][2], p[2 * j][3]),
+            pack2<T>(p[2 * j + 1][0], p[2 * j + 1][1]), pack2<T>(p[2 * j + 1][2], p[2 * j + 1][3])};
 #pragma unroll
         for (int d = 0; d < HD / 16; d++) {
             uint32_t r[4];
-            ptx::ldmatrix_x4_trans(r, &sm->v[at][j * 16 + (lane & 7) + (lane >> 3 & 1) * 8][d * 16 + (lane >> 4) * 8]);
+            ptx::ldmatrix_x4_trans(
+                r, &sm->v[at][j * 16 + (lane & 7) + (lane >> 3 & 1) * 8][d * 16 + (lane >> 4) * 8]);
             const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
             mma(s.acc[2 * d], w, b0, T());
             mma(s.acc[2 * d + 1], w, b1, T());
@@ -204,27 +214,32 @@ __device__ __forceinline__ void out_put(const attn_args &a, int64_t row, int hea
 
 /* A block's query rows: index i is token i / group, head i % group of the group. */
 struct Work {
-    int row, n, kvh, first, group, split; /* split >= 0: that one alone, counted from the row's first */
+    int row, n, kvh, first, group,
+        split; /* split >= 0: that one alone, counted from the row's first */
     const int32_t *table;
 };
 
-template <class T, int HD, int W> __device__ __forceinline__ void load_q(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w)
+template <class T, int HD, int W>
+__device__ __forceinline__ void load_q(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w)
 {
     for (int i = (int)threadIdx.x; i < W * 16 * HD; i += W * 32) {
         const int qi = w.first + i / HD;
         const bool valid = qi < w.n * w.group;
-        const int64_t at = (int64_t)(w.row + qi / w.group) * a.ld + (int64_t)(w.kvh * w.group + qi % w.group) * HD + i % HD;
+        const int64_t at = (int64_t)(w.row + qi / w.group) * a.ld +
+                           (int64_t)(w.kvh * w.group + qi % w.group) * HD + i % HD;
         store1(&sm->q[i / HD][i % HD], valid ? a.qkv[at] : 0.0f);
     }
 }
 
 /* All KV tiles of [lo, hi), lo's first; folds at every split's end. */
 template <class T, int HD, int W>
-__device__ __forceinline__ void attend(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w, State<HD> &s, int lo, int hi,
-                                       const int (&from)[2], const int (&pos)[2])
+__device__ __forceinline__ void attend(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w,
+                                       State<HD> &s, int lo, int hi, const int (&from)[2],
+                                       const int (&pos)[2])
 {
     constexpr int KT = AttnSmem<T, HD, W>::KT;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lo / KT, end = (hi + KT - 1) / KT;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lo / KT,
+              end = (hi + KT - 1) / KT;
     for (int i = 0; i < HD / 2; i++)
         sm->o[warp][i][lane] = 0;
     for (int i = 0; i < 2; i++)
@@ -254,31 +269,36 @@ __device__ __forceinline__ void attend(const attn_args &a, AttnSmem<T, HD, W> *s
 
 /* The state of every row of the warp in order: what to do with value d of query row i is fn(i, d, value, m, l). */
 template <class T, int HD, int W, class Fn>
-__device__ __forceinline__ void each(const AttnSmem<T, HD, W> *sm, const State<HD> &s, bool folded, Fn fn)
+__device__ __forceinline__ void each(const AttnSmem<T, HD, W> *sm, const State<HD> &s, bool folded,
+                                     Fn fn)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int t = 0; t < HD / 8; t++)
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            fn(warp * 16 + lane / 4 + (j >> 1) * 8, t * 8 + lane % 4 * 2 + (j & 1), folded ? sm->o[warp][t * 4 + j][lane] : s.acc[t][j],
-               j >> 1);
+            fn(warp * 16 + lane / 4 + (j >> 1) * 8, t * 8 + lane % 4 * 2 + (j & 1),
+               folded ? sm->o[warp][t * 4 + j][lane] : s.acc[t][j], j >> 1);
 }
 
-template <class T, int HD, int W> __device__ __forceinline__ void finish(const attn_args &a, const AttnSmem<T, HD, W> *sm, const Work &w, State<HD> &s)
+template <class T, int HD, int W>
+__device__ __forceinline__ void finish(const attn_args &a, const AttnSmem<T, HD, W> *sm,
+                                       const Work &w, State<HD> &s)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     float mul[2];
     for (int r = 0; r < 2; r++) {
         const int qi = w.first + warp * 16 + lane / 4 + r * 8;
         float l = s.run_l[r];
-        const float keep = qi < w.n * w.group ? sink_keep(a, w.kvh * w.group + qi % w.group, s.run_m[r], l) : 0;
+        const float keep =
+            qi < w.n * w.group ? sink_keep(a, w.kvh * w.group + qi % w.group, s.run_m[r], l) : 0;
         mul[r] = keep / l;
     }
     each<T, HD, W>(sm, s, true, [&](int i, int d, float v, int r) {
         const int qi = w.first + i;
         if (qi < w.n * w.group)
-            out_put(a, w.row + qi / w.group, w.kvh * w.group + qi % w.group, d, __fmul_rn(v, mul[r]));
+            out_put(a, w.row + qi / w.group, w.kvh * w.group + qi % w.group, d,
+                    __fmul_rn(v, mul[r]));
     });
 }
 
@@ -289,12 +309,21 @@ template <class T, int HD> static __global__ void __launch_bounds__(128) attn_ti
     if ((int)blockIdx.x >= a.count->n_tile)
         return;
     const cu_tile tile = a.tile[blockIdx.x];
-    const int group = a.n_head / a.n_kv_head, warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    Work w = {tile.row, tile.n, (int)blockIdx.y, (int)blockIdx.z * 64, group, -1, a.table + (int64_t)tile.seq * a.stride};
+    const int group = a.n_head / a.n_kv_head, warp = (int)threadIdx.x / 32,
+              lane = (int)threadIdx.x % 32;
+    Work w = {tile.row,
+              tile.n,
+              (int)blockIdx.y,
+              (int)blockIdx.z * 64,
+              group,
+              -1,
+              a.table + (int64_t)tile.seq * a.stride};
     if (w.first >= w.n * group)
         return;
-    const int last_row = min(w.n, (w.first + 63) / group + 1) - 1, low = a.pos[tile.row + w.first / group];
-    const int hi = a.pos[tile.row + last_row] + 1, lo = a.window > 0 && low >= a.window ? low - a.window + 1 : 0;
+    const int last_row = min(w.n, (w.first + 63) / group + 1) - 1,
+              low = a.pos[tile.row + w.first / group];
+    const int hi = a.pos[tile.row + last_row] + 1,
+              lo = a.window > 0 && low >= a.window ? low - a.window + 1 : 0;
     int from[2], pos[2];
     for (int r = 0; r < 2; r++) {
         const int qi = min(w.first + warp * 16 + lane / 4 + r * 8, w.n * group - 1);
@@ -308,19 +337,24 @@ template <class T, int HD> static __global__ void __launch_bounds__(128) attn_ti
 }
 
 /* Partial results of split z of the row's heads: [head][split_max][HD + 2], m and l last. */
-template <class T, int HD> __device__ __forceinline__ void part_put(const attn_args &a, AttnSmem<T, HD, 1> *sm, const Work &w, const State<HD> &s, int64_t dec)
+template <class T, int HD>
+__device__ __forceinline__ void part_put(const attn_args &a, AttnSmem<T, HD, 1> *sm, const Work &w,
+                                         const State<HD> &s, int64_t dec)
 {
     each<T, HD, 1>(sm, s, false, [&](int i, int d, float v, int r) {
         if (w.first + i >= w.group)
             return;
-        float *p = a.ws + ((dec * a.n_head + w.kvh * w.group + w.first + i) * a.split_max + w.split) * (HD + 2);
+        float *p =
+            a.ws +
+            ((dec * a.n_head + w.kvh * w.group + w.first + i) * a.split_max + w.split) * (HD + 2);
         p[d] = v;
         if (d == 0)
             p[HD] = s.m[r], p[HD + 1] = s.l[r];
     });
 }
 
-template <class T, int HD> __device__ __forceinline__ void combine(const attn_args &a, const Work &w, int64_t dec, int n_split)
+template <class T, int HD>
+__device__ __forceinline__ void combine(const attn_args &a, const Work &w, int64_t dec, int n_split)
 {
     const int lane = (int)threadIdx.x;
     for (int i = 0; i < 16 && w.first + i < w.group; i++) {
@@ -354,12 +388,19 @@ template <class T, int HD> static __global__ void __launch_bounds__(32) attn_dec
     const int64_t dec = blockIdx.x;
     if (dec >= a.count->n_dec)
         return;
-    const int group = a.n_head / a.n_kv_head, per = (group + 15) / 16, row = a.dec[dec], pos = a.pos[row];
+    const int group = a.n_head / a.n_kv_head, per = (group + 15) / 16, row = a.dec[dec],
+              pos = a.pos[row];
     const int from = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
     const int n_split = pos / CU_SPLIT_TOKENS - from / CU_SPLIT_TOKENS + 1, z = (int)blockIdx.z;
     if (z >= n_split)
         return;
-    Work w = {row, 1, (int)blockIdx.y / per, (int)blockIdx.y % per * 16, group, z, a.table + (int64_t)a.row_seq[row] * a.stride};
+    Work w = {row,
+              1,
+              (int)blockIdx.y / per,
+              (int)blockIdx.y % per * 16,
+              group,
+              z,
+              a.table + (int64_t)a.row_seq[row] * a.stride};
     const int s0 = (from / CU_SPLIT_TOKENS + z) * CU_SPLIT_TOKENS;
     const int f[2] = {from, from}, p[2] = {pos, pos};
     State<HD> s;
@@ -388,24 +429,38 @@ template <class T, int HD> static __global__ void __launch_bounds__(32) attn_dec
 
 /* ------------------------------------------------------------------ launch */
 
-template <class T, int HD> static int go(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
+template <class T, int HD>
+static int go(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
     const attn_args r = attn_fill(a, s);
     const int group = a->n_head / a->kv->n_kv_head, per = (group + 15) / 16;
     if (s->dec_max > 0) {
-        if (s->split_max > 1 && (!a->ws || !a->flags || a->n_flag < cu_attn_flags(a->n_head, s->dec_max) ||
-                                 a->ws_bytes < cu_attn_ws(a->n_head, HD, s->dec_max, s->split_max)))
+        if (s->split_max > 1 &&
+            (!a->ws || !a->flags || a->n_flag < cu_attn_flags(a->n_head, s->dec_max) ||
+             a->ws_bytes < cu_attn_ws(a->n_head, HD, s->dec_max, s->split_max)))
             return CU_BAD;
-        launch_cfg c = {dim3((unsigned)s->dec_max, (unsigned)(a->kv->n_kv_head * per), (unsigned)s->split_max), dim3(32),
-                        sizeof(AttnSmem<T, HD, 1>), (cudaStream_t)st, 0, false, false};
+        launch_cfg c = {
+            dim3((unsigned)s->dec_max, (unsigned)(a->kv->n_kv_head * per), (unsigned)s->split_max),
+            dim3(32),
+            sizeof(AttnSmem<T, HD, 1>),
+            (cudaStream_t)st,
+            0,
+            false,
+            false};
         cudaError_t e = launch(c, attn_decode<T, HD>, r);
         if (e != cudaSuccess)
             return launched(e);
     }
     if (s->tile_max <= 0)
         return 0;
-    launch_cfg c = {dim3((unsigned)s->tile_max, (unsigned)a->kv->n_kv_head, (unsigned)((CU_TILE_ROWS * group + 63) / 64)), dim3(128),
-                    sizeof(AttnSmem<T, HD, 4>), (cudaStream_t)st, 0, false, false};
+    launch_cfg c = {dim3((unsigned)s->tile_max, (unsigned)a->kv->n_kv_head,
+                         (unsigned)((CU_TILE_ROWS * group + 63) / 64)),
+                    dim3(128),
+                    sizeof(AttnSmem<T, HD, 4>),
+                    (cudaStream_t)st,
+                    0,
+                    false,
+                    false};
     return launched(launch(c, attn_tile<T, HD>, r));
 }
 

@@ -5,7 +5,8 @@
 
 #define THREADS 128
 
-__constant__ const float embed_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+__constant__ const float embed_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                             1,    13,   25,  38,  53,  69,  89,  113};
 
 struct embed_args {
     float *dst;
@@ -18,7 +19,8 @@ struct embed_args {
     float scale;
 };
 
-__device__ __forceinline__ int code_at(const cu_part &p, const unsigned char *half, int lane, int tile, int e)
+__device__ __forceinline__ int code_at(const cu_part &p, const unsigned char *half, int lane,
+                                       int tile, int e)
 {
     int bits = p.bits, at = 0, code = 0;
     if (bits == 8)
@@ -35,18 +37,23 @@ __device__ __forceinline__ int code_at(const cu_part &p, const unsigned char *ha
     return bits ? code | (q[lane * 4 + tile] >> e & 1) << at : code;
 }
 
-__device__ __forceinline__ float value_at(const cu_part &p, int64_t row, int64_t k, int64_t n_in, int stages)
+__device__ __forceinline__ float value_at(const cu_part &p, int64_t row, int64_t k, int64_t n_in,
+                                          int stages)
 {
     if (p.bits == 32)
         return ((const float *)p.data)[row * n_in + k];
-    const int r = (int)(row % CU_PANEL), c = (int)(k % 32), tile = r / 8, lane = r % 8 * 4 + c % 8 / 2;
+    const int r = (int)(row % CU_PANEL), c = (int)(k % 32), tile = r / 8,
+              lane = r % 8 * 4 + c % 8 / 2;
     const int e = c / 16 * 4 + c % 16 / 8 * 2 + c % 2, in_stage = (int)(k % CU_STAGE);
-    const unsigned char *unit = (const unsigned char *)p.data + (row / CU_PANEL * stages + k / CU_STAGE) * p.unit_bytes;
+    const unsigned char *unit =
+        (const unsigned char *)p.data + (row / CU_PANEL * stages + k / CU_STAGE) * p.unit_bytes;
     const unsigned char *half = unit + in_stage / 32 * (p.bits * CU_PANEL * 32 / 8);
     if (p.bits == 16)
         return load1((const bf16 *)half + (tile * 32 + lane) * 8 + e);
-    const int code = code_at(p, half, lane, tile, e), groups = CU_STAGE / p.group, g = in_stage / p.group;
-    const __half *s = (const __half *)(unit + p.bits * CU_PANEL * CU_STAGE / 8) + (g * 8 + r % 8) * 4 + tile;
+    const int code = code_at(p, half, lane, tile, e), groups = CU_STAGE / p.group,
+              g = in_stage / p.group;
+    const __half *s =
+        (const __half *)(unit + p.bits * CU_PANEL * CU_STAGE / 8) + (g * 8 + r % 8) * 4 + tile;
     const float level = p.levels ? embed_levels[code] : (float)(code - p.offset);
     const float v = p.min ? __fmaf_rn(level, __half2float(*s), __half2float(s[groups * CU_PANEL]))
                           : __fmul_rn(level, __half2float(*s));
@@ -72,8 +79,10 @@ extern "C" int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_st
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
-    embed_args e = {(float *)a->dst.p, a->dst.ld, s->count, s->tok, s->sampled, a->w->part[0], a->w->n_in,
-                    (int)(a->w->n_in_pad / CU_STAGE), a->scale};
-    launch_cfg c = {dim3((unsigned)s->row_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
+    embed_args e = {(float *)a->dst.p, a->dst.ld,     s->count,   s->tok,
+                    s->sampled,        a->w->part[0], a->w->n_in, (int)(a->w->n_in_pad / CU_STAGE),
+                    a->scale};
+    launch_cfg c = {
+        dim3((unsigned)s->row_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
     return launched(launch(c, embed, e));
 }

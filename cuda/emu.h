@@ -202,5 +202,6 @@ inline cudaError_t launch(const launch_cfg &c, void (*kernel)(P...), A &&...a)
 }
 
 #include "cuda/emu_math.h"
+#include "cuda/emu_warp.h"
 
 #endif

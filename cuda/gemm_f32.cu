@@ -7,8 +7,8 @@
 #define ROWS    8
 
 static __global__ void __launch_bounds__(THREADS)
-    gemm_f32(float *dst, int64_t ld_dst, const float *src, int64_t ld_src, const float *w, const float *bias, int n_in,
-             int n_out, const cu_count *count, int rows)
+    gemm_f32(float *dst, int64_t ld_dst, const float *src, int64_t ld_src, const float *w,
+             const float *bias, int n_in, int n_out, const cu_count *count, int rows)
 {
     const int col = (int)blockIdx.x * THREADS + (int)threadIdx.x, r0 = (int)blockIdx.y * ROWS;
     const int n = min(rows_of(count, rows) - r0, ROWS);
@@ -28,15 +28,22 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ------------------------------------------------------------------ launch */
 
-extern "C" int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st)
+extern "C" int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col,
+                           const struct cu_step *s, cu_stream st)
 {
     const struct cu_part *p = &a->w->part[part];
     const int n = rows_max(s, a->rows);
     if (p->bits != 32 || a->src.dt != CU_F32)
         return CU_BAD;
-    launch_cfg c = {dim3((unsigned)((p->n_out + THREADS - 1) / THREADS), (unsigned)((n + ROWS - 1) / ROWS)), dim3(THREADS), 0,
-                    (cudaStream_t)st, 0, false, false};
-    return launched(launch(c, gemm_f32, (float *)a->dst.p + col, a->dst.ld, (const float *)a->src.p, a->src.ld,
-                           (const float *)p->data, a->bias ? a->bias + col : nullptr, (int)a->w->n_in, (int)p->n_out,
-                           s->count, (int)a->rows));
+    launch_cfg c = {
+        dim3((unsigned)((p->n_out + THREADS - 1) / THREADS), (unsigned)((n + ROWS - 1) / ROWS)),
+        dim3(THREADS),
+        0,
+        (cudaStream_t)st,
+        0,
+        false,
+        false};
+    return launched(launch(c, gemm_f32, (float *)a->dst.p + col, a->dst.ld, (const float *)a->src.p,
+                           a->src.ld, (const float *)p->data, a->bias ? a->bias + col : nullptr,
+                           (int)a->w->n_in, (int)p->n_out, s->count, (int)a->rows));
 }

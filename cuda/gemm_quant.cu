@@ -17,7 +17,8 @@ template <int BITS_, int GROUP_, bool MIN_, int OFFSET_, bool LEVELS_> struct Fm
     static constexpr int BITS = BITS_, GROUP = GROUP_, OFFSET = OFFSET_;
     static constexpr bool MIN = MIN_, LEVELS = LEVELS_;
     static constexpr int CODES = BITS * CU_PANEL * CU_STAGE / 8; /* bytes of a unit */
-    static constexpr int UNIT = CODES + (GROUP ? CU_STAGE / (GROUP ? GROUP : 1) * CU_PANEL * 2 * (MIN ? 2 : 1) : 0);
+    static constexpr int UNIT =
+        CODES + (GROUP ? CU_STAGE / (GROUP ? GROUP : 1) * CU_PANEL * 2 * (MIN ? 2 : 1) : 0);
 };
 
 struct gemm_args {
@@ -33,13 +34,14 @@ struct gemm_args {
     int32_t rows, n_in, n_out, panels, stages, splits, slow, n_pad;
 };
 
-static __constant__ const float levels16[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
+static __constant__ const float levels16[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                                1,    13,   25,  38,  53,  69,  89,  113};
 
 /* The eight values of tile t in half c of a unit, as the B fragments of two k steps. s: scales (and mins) of the two
  * steps. */
 template <class F>
-__device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, int c, int t, int lane, const float (&s)[2],
-                                       const float (&m)[2])
+__device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, int c, int t,
+                                       int lane, const float (&s)[2], const float (&m)[2])
 {
     const char *half = unit + c * (F::CODES / 2);
     if (F::BITS == 16) {
@@ -69,7 +71,8 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
             if (F::BITS == 8)
                 code = (at < 4 ? lo : hi) >> 8 * (at & 3) & 255;
             else if (F::BITS >= 4)
-                code = (lo >> 4 * at & 15) | (F::BITS == 5 ? (p1 >> at & 1) << 4 : 0) | (F::BITS == 6 ? (p2 >> 2 * at & 3) << 4 : 0);
+                code = (lo >> 4 * at & 15) | (F::BITS == 5 ? (p1 >> at & 1) << 4 : 0) |
+                       (F::BITS == 6 ? (p2 >> 2 * at & 3) << 4 : 0);
             else
                 code = (p2 >> 2 * at & 3) | (F::BITS == 3 ? (p1 >> at & 1) << 2 : 0);
             const float level = F::LEVELS ? levels16[code & 15] : (float)((int)code - F::OFFSET);
@@ -82,7 +85,8 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
 
 /* Scales of half c for the lane's row in each tile: [tile][k step]. */
 template <class F>
-__device__ __forceinline__ void scales_of(float (&s)[4][2], float (&m)[4][2], const char *unit, int c, int lane)
+__device__ __forceinline__ void scales_of(float (&s)[4][2], float (&m)[4][2], const char *unit,
+                                          int c, int lane)
 {
     if (F::GROUP == 0)
         return;
@@ -100,7 +104,8 @@ __device__ __forceinline__ void scales_of(float (&s)[4][2], float (&m)[4][2], co
 }
 
 /* Activations of stage kt: rows m0.., columns 64 kt..; chunk c of row r lies at c ^ (r % 8). */
-template <int MT> __device__ __forceinline__ void load_src(const gemm_args &a, bf16 *tile, int m0, int n, int kt)
+template <int MT>
+__device__ __forceinline__ void load_src(const gemm_args &a, bf16 *tile, int m0, int n, int kt)
 {
     for (int i = (int)threadIdx.x; i < MT * 16 * 8; i += WARPS * 32) {
         const int r = i / 8, c = i % 8, k = kt * CU_STAGE + c * 8;
@@ -116,7 +121,8 @@ template <int MT> __device__ __forceinline__ void load_src(const gemm_args &a, b
     }
 }
 
-template <class F> __device__ __forceinline__ void load_unit(const gemm_args &a, char *to, int panel, int kt, int lane)
+template <class F>
+__device__ __forceinline__ void load_unit(const gemm_args &a, char *to, int panel, int kt, int lane)
 {
     const bool valid = panel < a.panels;
     const char *from = a.units + ((int64_t)panel * a.stages + kt) * F::UNIT;
@@ -144,7 +150,8 @@ template <int MT> __device__ __forceinline__ void combine(const gemm_args &a, in
     if (!last)
         return;
     __threadfence();
-    const int cols = min(WARPS * CU_PANEL, a.n_out - (int)blockIdx.x * WARPS * CU_PANEL), rows = min(MT * 16, n - m0);
+    const int cols = min(WARPS * CU_PANEL, a.n_out - (int)blockIdx.x * WARPS * CU_PANEL),
+              rows = min(MT * 16, n - m0);
     for (int i = (int)threadIdx.x; i < rows * cols; i += WARPS * 32) {
         const int r = m0 + i / cols, col = (int)blockIdx.x * WARPS * CU_PANEL + i % cols;
         float v = 0;
@@ -161,15 +168,18 @@ template <class F, int MT> struct Smem {
     char unit[STAGES][WARPS][F::UNIT];
 };
 
-template <class F, int MT> static __global__ void __launch_bounds__(WARPS * 32) gemm_quant(gemm_args a)
+template <class F, int MT>
+static __global__ void __launch_bounds__(WARPS * 32) gemm_quant(gemm_args a)
 {
     typedef Smem<F, MT> S;
     DYN_SHARED(S, sm);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    const int n = rows_of(a.count, a.rows), m0 = (int)blockIdx.y * MT * 16, panel = (int)blockIdx.x * WARPS + warp;
+    const int n = rows_of(a.count, a.rows), m0 = (int)blockIdx.y * MT * 16,
+              panel = (int)blockIdx.x * WARPS + warp;
     if (m0 >= n)
         return;
-    const int per = (a.stages + a.splits - 1) / a.splits, from = (int)blockIdx.z * per, to = min(a.stages, from + per);
+    const int per = (a.stages + a.splits - 1) / a.splits, from = (int)blockIdx.z * per,
+              to = min(a.stages, from + per);
     float acc[MT][4][4] = {};
 #pragma unroll
     for (int s = 0; s < STAGES - 1; s++) {
@@ -217,7 +227,8 @@ template <class F, int MT> static __global__ void __launch_bounds__(WARPS * 32) 
         for (int t = 0; t < 4; t++)
 #pragma unroll
             for (int q = 0; q < 4; q++) {
-                const int r = m0 + i * 16 + lane / 4 + (q >> 1) * 8, col = panel * CU_PANEL + t * 8 + lane % 4 * 2 + (q & 1);
+                const int r = m0 + i * 16 + lane / 4 + (q >> 1) * 8,
+                          col = panel * CU_PANEL + t * 8 + lane % 4 * 2 + (q & 1);
                 if (r >= n || col >= a.n_out)
                     continue;
                 if (a.splits == 1)
@@ -235,8 +246,14 @@ template <class F> static int go(const gemm_args &a, int n_max, cu_stream st)
 {
     const bool small = n_max <= 16;
     const int rows = small ? 16 : 64;
-    launch_cfg c = {dim3((unsigned)((a.panels + WARPS - 1) / WARPS), (unsigned)((n_max + rows - 1) / rows), (unsigned)a.splits),
-                    dim3(WARPS * 32), small ? sizeof(Smem<F, 1>) : sizeof(Smem<F, 4>), (cudaStream_t)st, 0, false, false};
+    launch_cfg c = {dim3((unsigned)((a.panels + WARPS - 1) / WARPS),
+                         (unsigned)((n_max + rows - 1) / rows), (unsigned)a.splits),
+                    dim3(WARPS * 32),
+                    small ? sizeof(Smem<F, 1>) : sizeof(Smem<F, 4>),
+                    (cudaStream_t)st,
+                    0,
+                    false,
+                    false};
     return launched(launch(c, small ? gemm_quant<F, 1> : gemm_quant<F, 4>, a));
 }
 
@@ -250,9 +267,11 @@ static int by_format(const struct cu_part *p, const gemm_args &a, int n, cu_stre
     case 4:
         if (p->levels)
             return go<Fmt<4, 32, false, 0, true>>(a, n, st);
-        return p->min ? go<Fmt<4, 32, true, 0, false>>(a, n, st) : go<Fmt<4, 32, false, 8, false>>(a, n, st);
+        return p->min ? go<Fmt<4, 32, true, 0, false>>(a, n, st)
+                      : go<Fmt<4, 32, false, 8, false>>(a, n, st);
     case 5:
-        return p->min ? go<Fmt<5, 32, true, 0, false>>(a, n, st) : go<Fmt<5, 32, false, 16, false>>(a, n, st);
+        return p->min ? go<Fmt<5, 32, true, 0, false>>(a, n, st)
+                      : go<Fmt<5, 32, false, 16, false>>(a, n, st);
     case 6:
         return go<Fmt<6, 16, false, 32, false>>(a, n, st);
     case 8:
@@ -266,13 +285,17 @@ static int by_format(const struct cu_part *p, const gemm_args &a, int n, cu_stre
 
 extern "C" int cu_splits(int64_t n_in_pad, int64_t n_out)
 {
-    const int64_t blocks = (n_out + WARPS * CU_PANEL - 1) / (WARPS * CU_PANEL), stages = n_in_pad / CU_STAGE;
-    int64_t s = 264 / blocks; /* two waves of a large GPU; of the matrix alone, so that bits do not depend on rows */
+    const int64_t blocks = (n_out + WARPS * CU_PANEL - 1) / (WARPS * CU_PANEL),
+                  stages = n_in_pad / CU_STAGE;
+    int64_t s =
+        264 /
+        blocks; /* two waves of a large GPU; of the matrix alone, so that bits do not depend on rows */
     s = s < stages / 4 ? s : stages / 4;
     return (int)(s < 1 ? 1 : s > 16 ? 16 : s);
 }
 
-extern "C" int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s, cu_stream st)
+extern "C" int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col,
+                             const struct cu_step *s, cu_stream st)
 {
     const struct cu_part *p = &a->w->part[part];
     const int n = rows_max(s, a->rows);
@@ -280,8 +303,10 @@ extern "C" int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, c
     g.splits = cu_splits(a->w->n_in_pad, p->n_out);
     g.panels = (int)((p->n_out + CU_PANEL - 1) / CU_PANEL);
     g.n_pad = (n + 63) / 64 * 64;
-    const int64_t counters = (int64_t)((g.panels + WARPS - 1) / WARPS) * ((n + 15) / 16), head = (counters * 4 + 255) / 256 * 256;
-    if (g.splits > 1 && (!a->ws || a->ws_bytes < (size_t)head + (size_t)g.splits * (size_t)g.n_pad * (size_t)p->n_out * 4))
+    const int64_t counters = (int64_t)((g.panels + WARPS - 1) / WARPS) * ((n + 15) / 16),
+                  head = (counters * 4 + 255) / 256 * 256;
+    if (g.splits > 1 && (!a->ws || a->ws_bytes < (size_t)head + (size_t)g.splits * (size_t)g.n_pad *
+                                                                    (size_t)p->n_out * 4))
         return CU_BAD;
     g.counter = (int32_t *)a->ws;
     g.ws = (float *)((char *)a->ws + head);

@@ -184,7 +184,7 @@ struct cu_sample_row { /* device form of struct sample_row; offsets index the ar
     float temperature, top_p, min_p;
     int32_t top_k;
     float repetition_penalty, presence_penalty, frequency_penalty;
-    float uniform;                  /* rng_uniform(seed, position), computed on the host */
+    double uniform;                 /* rng_uniform(seed, position), computed on the host */
     int32_t hist, n_prompt, n_hist; /* into ints */
     int32_t bias, n_bias;           /* into bias_id / bias_val */
     int32_t ban, n_ban;             /* into ints */

@@ -9,8 +9,8 @@
 /* VEC: columns go four at a time; the order of the sum is the same. */
 template <class T, bool VEC>
 static __global__ void __launch_bounds__(THREADS)
-    rmsnorm(T *dst, int64_t ld_dst, float *x, int64_t ld_x, const float *add, int64_t ld_add, const float *w, int d,
-            float eps, const cu_count *count, int rows)
+    rmsnorm(T *dst, int64_t ld_dst, float *x, int64_t ld_x, const float *add, int64_t ld_add,
+            const float *w, int d, float eps, const cu_count *count, int rows)
 {
     SHARED(float, part, [THREADS / 32]);
     const int64_t row = blockIdx.x;
@@ -26,7 +26,8 @@ static __global__ void __launch_bounds__(THREADS)
             float4 q = *(const float4 *)(r + k);
             if (a) {
                 const float4 b = *(const float4 *)(a + k);
-                q = make_float4(__fadd_rn(q.x, b.x), __fadd_rn(q.y, b.y), __fadd_rn(q.z, b.z), __fadd_rn(q.w, b.w));
+                q = make_float4(__fadd_rn(q.x, b.x), __fadd_rn(q.y, b.y), __fadd_rn(q.z, b.z),
+                                __fadd_rn(q.w, b.w));
                 *(float4 *)(r + k) = q;
             }
             v[0] = q.x, v[1] = q.y, v[2] = q.z, v[3] = q.w;
@@ -47,8 +48,10 @@ static __global__ void __launch_bounds__(THREADS)
     for (int k = (int)threadIdx.x * 4; k < d; k += THREADS * 4) {
         if (VEC) {
             const float4 q = *(const float4 *)(r + k), b = *(const float4 *)(w + k);
-            store4(o + k, make_float4(__fmul_rn(__fmul_rn(q.x, inv), b.x), __fmul_rn(__fmul_rn(q.y, inv), b.y),
-                                      __fmul_rn(__fmul_rn(q.z, inv), b.z), __fmul_rn(__fmul_rn(q.w, inv), b.w)));
+            store4(o + k, make_float4(__fmul_rn(__fmul_rn(q.x, inv), b.x),
+                                      __fmul_rn(__fmul_rn(q.y, inv), b.y),
+                                      __fmul_rn(__fmul_rn(q.z, inv), b.z),
+                                      __fmul_rn(__fmul_rn(q.w, inv), b.w)));
         } else {
             for (int i = 0; i < min(4, d - k); i++)
                 store1(o + k + i, __fmul_rn(__fmul_rn(r[k + i], inv), w[k + i]));
@@ -64,8 +67,9 @@ template <class T> static int go(const struct cu_rmsnorm *a, const cu_step *s, c
     const bool vec = d % 4 == 0 && mat_vec4(&a->x) && (!a->add.p || mat_vec4(&a->add)) &&
                      (!a->dst.p || (mat_vec4(&a->dst) && (uintptr_t)a->w % 16 == 0));
     launch_cfg c = {dim3((unsigned)n), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
-    return launched(launch(c, vec ? rmsnorm<T, true> : rmsnorm<T, false>, (T *)a->dst.p, a->dst.ld, (float *)a->x.p,
-                           a->x.ld, (const float *)a->add.p, a->add.ld, a->w, d, a->eps, s->count, (int)a->rows));
+    return launched(launch(c, vec ? rmsnorm<T, true> : rmsnorm<T, false>, (T *)a->dst.p, a->dst.ld,
+                           (float *)a->x.p, a->x.ld, (const float *)a->add.p, a->add.ld, a->w, d,
+                           a->eps, s->count, (int)a->rows));
 }
 
 extern "C" int cu_rmsnorm(const struct cu_rmsnorm *a, const struct cu_step *s, cu_stream st)

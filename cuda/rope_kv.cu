@@ -23,7 +23,8 @@ struct rope_args {
 /* Where the K (v = 0) or V (1) of a token's head begins, in values from the layer's start. */
 __device__ __forceinline__ int64_t kv_at(const rope_args &a, int block, int slot, int head, int v)
 {
-    return (((int64_t)block * 2 + v) * a.n_kv_head + head) * CU_BLOCK_TOKENS * a.head_dim + (int64_t)slot * a.head_dim;
+    return (((int64_t)block * 2 + v) * a.n_kv_head + head) * CU_BLOCK_TOKENS * a.head_dim +
+           (int64_t)slot * a.head_dim;
 }
 
 __device__ __forceinline__ void rotate_pair(const rope_args &a, float *x, int i, double pos)
@@ -31,7 +32,8 @@ __device__ __forceinline__ void rotate_pair(const rope_args &a, float *x, int i,
     const double turn = 6.283185307179586, t = pos * (double)a.inv_freq[i];
     const float angle = (float)(t - turn * floor(t / turn));
     const float c = cosf(angle), s = sinf(angle);
-    const int p = a.style == CU_ROPE_NORM ? 2 * i : i, q = a.style == CU_ROPE_NORM ? 2 * i + 1 : a.n_rot / 2 + i;
+    const int p = a.style == CU_ROPE_NORM ? 2 * i : i,
+              q = a.style == CU_ROPE_NORM ? 2 * i + 1 : a.n_rot / 2 + i;
     const float u = x[p], v = x[q];
     x[p] = __fmul_rn(__fsub_rn(__fmul_rn(u, c), __fmul_rn(v, s)), a.attn_factor);
     x[q] = __fmul_rn(__fadd_rn(__fmul_rn(u, s), __fmul_rn(v, c)), a.attn_factor);
@@ -39,7 +41,8 @@ __device__ __forceinline__ void rotate_pair(const rope_args &a, float *x, int i,
 
 template <class T>
 static __global__ void __launch_bounds__(WARPS * 32)
-    rope_kv(rope_args a, const cu_count *count, const int32_t *pos, const int32_t *row_seq, const int32_t *table, int stride)
+    rope_kv(rope_args a, const cu_count *count, const int32_t *pos, const int32_t *row_seq,
+            const int32_t *table, int stride)
 {
     SHARED(float, head, [WARPS][HEAD_DIM_MAX]);
     const int64_t row = blockIdx.x;
@@ -79,7 +82,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
 
 /* Grid (chunk, layer, pair); 16 bytes a thread. */
 static __global__ void __launch_bounds__(256)
-    kv_copy(char *pool, int64_t layer_bytes, int64_t block_bytes, const int32_t *src, const int32_t *dst)
+    kv_copy(char *pool, int64_t layer_bytes, int64_t block_bytes, const int32_t *src,
+            const int32_t *dst)
 {
     char *base = pool + (int64_t)blockIdx.y * layer_bytes;
     const uint4 *from = (const uint4 *)(base + (int64_t)src[blockIdx.z] * block_bytes);
@@ -93,30 +97,47 @@ static __global__ void __launch_bounds__(256)
 
 static bool kv_ok(const struct cu_kv *kv)
 {
-    return kv && kv->p && kv->n_layer > 0 && kv->n_kv_head > 0 && kv->head_dim > 0 && kv->n_block > 1 && kv->dt >= CU_F32 &&
-           kv->dt <= CU_BF16;
+    return kv && kv->p && kv->n_layer > 0 && kv->n_kv_head > 0 && kv->head_dim > 0 &&
+           kv->n_block > 1 && kv->dt >= CU_F32 && kv->dt <= CU_BF16;
 }
 
 extern "C" int cu_rope_kv(const struct cu_rope_kv *a, const struct cu_step *s, cu_stream st)
 {
     const struct cu_kv *kv = a->kv;
-    if (!kv_ok(kv) || kv->head_dim > HEAD_DIM_MAX || a->layer < 0 || a->layer >= kv->n_layer || !mat_ok(&a->qkv) ||
-        a->qkv.dt != CU_F32 || a->qkv.cols != (a->n_head + 2 * kv->n_kv_head) * kv->head_dim)
+    if (!kv_ok(kv) || kv->head_dim > HEAD_DIM_MAX || a->layer < 0 || a->layer >= kv->n_layer ||
+        !mat_ok(&a->qkv) || a->qkv.dt != CU_F32 ||
+        a->qkv.cols != (a->n_head + 2 * kv->n_kv_head) * kv->head_dim)
         return CU_BAD;
-    if (a->style != CU_ROPE_NONE && (!a->inv_freq || a->n_rot <= 0 || a->n_rot % 2 || a->n_rot > kv->head_dim))
+    if (a->style != CU_ROPE_NONE &&
+        (!a->inv_freq || a->n_rot <= 0 || a->n_rot % 2 || a->n_rot > kv->head_dim))
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
     const int64_t block = (int64_t)cu_kv_layer_block_bytes(kv);
-    rope_args r = {(float *)a->qkv.p, a->qkv.ld, a->n_head, kv->n_kv_head, kv->head_dim, a->n_rot, a->style, a->inv_freq,
-                   a->q_norm, a->k_norm, a->attn_factor, a->norm_eps, (char *)kv->p + a->layer * block * kv->n_block, block,
+    rope_args r = {(float *)a->qkv.p,
+                   a->qkv.ld,
+                   a->n_head,
+                   kv->n_kv_head,
+                   kv->head_dim,
+                   a->n_rot,
+                   a->style,
+                   a->inv_freq,
+                   a->q_norm,
+                   a->k_norm,
+                   a->attn_factor,
+                   a->norm_eps,
+                   (char *)kv->p + a->layer * block * kv->n_block,
+                   block,
                    kv->n_block};
-    launch_cfg c = {dim3((unsigned)s->row_max), dim3(WARPS * 32), 0, (cudaStream_t)st, 0, false, false};
+    launch_cfg c = {
+        dim3((unsigned)s->row_max), dim3(WARPS * 32), 0, (cudaStream_t)st, 0, false, false};
     auto k = kv->dt == CU_F32 ? rope_kv<float> : kv->dt == CU_F16 ? rope_kv<__half> : rope_kv<bf16>;
-    return launched(launch(c, k, r, s->count, s->pos, s->row_seq, s->block_table, (int)s->block_stride));
+    return launched(
+        launch(c, k, r, s->count, s->pos, s->row_seq, s->block_table, (int)s->block_stride));
 }
 
-extern "C" int cu_kv_copy(const struct cu_kv *kv, const int32_t *src, const int32_t *dst, int n, cu_stream st)
+extern "C" int cu_kv_copy(const struct cu_kv *kv, const int32_t *src, const int32_t *dst, int n,
+                          cu_stream st)
 {
     if (!kv_ok(kv) || n < 0 || n > 65535 || kv->n_layer > 65535)
         return CU_BAD;
@@ -125,7 +146,12 @@ extern "C" int cu_kv_copy(const struct cu_kv *kv, const int32_t *src, const int3
     const int64_t block = (int64_t)cu_kv_layer_block_bytes(kv);
     if (block % 16 || (uintptr_t)kv->p % 16)
         return CU_BAD;
-    launch_cfg c = {dim3((unsigned)((block / 16 + 255) / 256), (unsigned)kv->n_layer, (unsigned)n), dim3(256), 0,
-                    (cudaStream_t)st, 0, false, false};
+    launch_cfg c = {dim3((unsigned)((block / 16 + 255) / 256), (unsigned)kv->n_layer, (unsigned)n),
+                    dim3(256),
+                    0,
+                    (cudaStream_t)st,
+                    0,
+                    false,
+                    false};
     return launched(launch(c, kv_copy, (char *)kv->p, block * kv->n_block, block, src, dst));
 }

@@ -88,7 +88,8 @@ __device__ __forceinline__ bool row_max(const float *x, int n, float &max, int &
 
 /* ---- log-probabilities of the raw distribution ---- */
 
-__device__ __forceinline__ void top_fill(const sample_args &a, const float *x, cu_sample_out *o, int want, double lse, Shared &s)
+__device__ __forceinline__ void top_fill(const sample_args &a, const float *x, cu_sample_out *o,
+                                         int want, double lse, Shared &s)
 {
     float last = INFINITY;
     int last_id = -1;
@@ -97,7 +98,8 @@ __device__ __forceinline__ void top_fill(const sample_args &a, const float *x, c
         float v = -INFINITY;
         int id = 0x7fffffff;
         for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-            if ((x[i] < last || (x[i] == last && i > last_id)) && (x[i] > v || (x[i] == v && i < id)))
+            if ((x[i] < last || (x[i] == last && i > last_id)) &&
+                (x[i] > v || (x[i] == v && i < id)))
                 v = x[i], id = i;
         block_argmax(v, id, s);
         if (threadIdx.x == 0)
@@ -108,7 +110,8 @@ __device__ __forceinline__ void top_fill(const sample_args &a, const float *x, c
         o->n_top = n_top;
 }
 
-__device__ __forceinline__ double log_sum(const sample_args &a, const float *x, float max, Shared &s)
+__device__ __forceinline__ double log_sum(const sample_args &a, const float *x, float max,
+                                          Shared &s)
 {
     unsigned long long sum = 0;
     for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
@@ -116,7 +119,8 @@ __device__ __forceinline__ double log_sum(const sample_args &a, const float *x, 
     return (double)max + log((double)block_sum64(sum, s) / FIXED);
 }
 
-__device__ __forceinline__ int rank_of(const sample_args &a, const float *x, float v, int token, Shared &s)
+__device__ __forceinline__ int rank_of(const sample_args &a, const float *x, float v, int token,
+                                       Shared &s)
 {
     unsigned long long n = 0;
     for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
@@ -126,10 +130,12 @@ __device__ __forceinline__ int rank_of(const sample_args &a, const float *x, flo
 
 /* ---- edits ---- */
 
-__device__ __forceinline__ void edit(const sample_args &a, const struct cu_sample_row &r, float *x, int32_t *seen)
+__device__ __forceinline__ void edit(const sample_args &a, const struct cu_sample_row &r, float *x,
+                                     int32_t *seen)
 {
     const int t = (int)threadIdx.x;
-    const bool penalty = r.repetition_penalty != 1 || r.presence_penalty != 0 || r.frequency_penalty != 0;
+    const bool penalty =
+        r.repetition_penalty != 1 || r.presence_penalty != 0 || r.frequency_penalty != 0;
     if (r.mask >= 0)
         for (int i = t; i < a.n_vocab; i += THREADS)
             if (!((uint32_t)a.ints[r.mask + i / 32] >> (i % 32) & 1))
@@ -176,8 +182,8 @@ __device__ __forceinline__ void edit(const sample_args &a, const struct cu_sampl
 
 struct Draw {
     float max, inv_t, min_p;
-    int best;        /* never dropped */
-    uint32_t key;    /* keys above stay, of those equal the first `ties` by id */
+    int best;     /* never dropped */
+    uint32_t key; /* keys above stay, of those equal the first `ties` by id */
     long long ties;
 };
 
@@ -191,8 +197,9 @@ __device__ __forceinline__ unsigned long long weight(const Draw &d, float x, int
 
 /* Lowers the threshold bit by bit: the key T with sum(> T) < want <= sum(>= T), where an element counts its weight (or
  * one). Elements below d's present threshold do not count. Gives T and what is above it. */
-__device__ __forceinline__ uint32_t select_key(const sample_args &a, const float *x, const Draw &d, bool weighted,
-                                               unsigned long long want, unsigned long long &above, Shared &s)
+__device__ __forceinline__ uint32_t select_key(const sample_args &a, const float *x, const Draw &d,
+                                               bool weighted, unsigned long long want,
+                                               unsigned long long &above, Shared &s)
 {
     uint32_t prefix = 0;
     above = 0;
@@ -231,13 +238,16 @@ __device__ __forceinline__ bool kept(const Draw &d, uint32_t key, long long tie)
     return key > d.key || (key == d.key && tie < d.ties);
 }
 
-__device__ __forceinline__ int draw(const sample_args &a, const float *x, const Draw &d, double uniform, Shared &s)
+__device__ __forceinline__ int draw(const sample_args &a, const float *x, const Draw &d,
+                                    double uniform, Shared &s)
 {
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, seg = ((a.n_vocab + WARPS - 1) / WARPS + 31) / 32 * 32;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
+              seg = ((a.n_vocab + WARPS - 1) / WARPS + 31) / 32 * 32;
     const int lo = warp * seg, hi = min(a.n_vocab, lo + seg);
     int ties = 0;
     for (int i = lo; i < hi; i += 32)
-        ties += __popc(__ballot_sync(0xffffffffu, i + lane < hi && key_of(x[i + lane < hi ? i + lane : lo]) == d.key));
+        ties += __popc(__ballot_sync(
+            0xffffffffu, i + lane < hi && key_of(x[i + lane < hi ? i + lane : lo]) == d.key));
     if (lane == 0)
         s.ties[warp] = ties;
     __syncthreads();
@@ -282,14 +292,16 @@ __device__ __forceinline__ int draw(const sample_args &a, const float *x, const 
                 s.result = d.best;
             __syncthreads();
         } else if (lane == 0 && found >= 0 && run - s.sum[warp] <= target) {
-            s.result = found; /* one warp only: the sums before it do not reach the number, with it they do */
+            s.result =
+                found; /* one warp only: the sums before it do not reach the number, with it they do */
         }
     }
     __syncthreads();
     return s.result;
 }
 
-__device__ __forceinline__ int choose(const sample_args &a, const struct cu_sample_row &r, const float *x, float max, int best, Shared &s)
+__device__ __forceinline__ int choose(const sample_args &a, const struct cu_sample_row &r,
+                                      const float *x, float max, int best, Shared &s)
 {
     Draw d = {max, 1 / r.temperature, r.min_p, best, 0, (long long)a.n_vocab};
     unsigned long long above = 0;
@@ -299,7 +311,8 @@ __device__ __forceinline__ int choose(const sample_args &a, const struct cu_samp
     }
     if (r.top_p < 1) {
         unsigned long long all = 0, w;
-        for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS) /* ties are counted whole first */
+        for (int i = (int)threadIdx.x; i < a.n_vocab;
+             i += THREADS) /* ties are counted whole first */
             all += key_of(x[i]) > d.key ? weight(d, x[i], i) : 0;
         all = block_sum64(all, s);
         unsigned long long n_tie = 0;
@@ -313,7 +326,8 @@ __device__ __forceinline__ int choose(const sample_args &a, const struct cu_samp
         const uint32_t key = select_key(a, x, d, true, want ? want : 1, above, s);
         const float x_at = __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
         w = weight(d, x_at, best);
-        const long long need = w ? (long long)((want - (above < want ? above : want) + w - 1) / w) : 1;
+        const long long need =
+            w ? (long long)((want - (above < want ? above : want) + w - 1) / w) : 1;
         if (key > d.key)
             d.ties = need > 0 ? need : 1;
         else
@@ -380,13 +394,15 @@ extern "C" size_t cu_sample_ws(int n_row, int n_vocab)
 
 extern "C" int cu_sample(const struct cu_sample *a, const struct cu_step *s, cu_stream st)
 {
-    if (!mat_ok(&a->logits) || a->logits.dt != CU_F32 || !a->rows || !a->out || !a->sampled || !a->ws ||
-        a->ws_bytes < cu_sample_ws(s->logit_max, a->logits.cols))
+    if (!mat_ok(&a->logits) || a->logits.dt != CU_F32 || !a->rows || !a->out || !a->sampled ||
+        !a->ws || a->ws_bytes < cu_sample_ws(s->logit_max, a->logits.cols))
         return CU_BAD;
     if (s->logit_max <= 0)
         return 0;
-    sample_args g = {(float *)a->logits.p, a->logits.ld, a->logits.cols, a->rows, a->ints, a->bias_id, a->bias_val,
-                     a->out, a->sampled, (int32_t *)a->ws, s->count};
-    launch_cfg c = {dim3((unsigned)s->logit_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
+    sample_args g = {
+        (float *)a->logits.p, a->logits.ld, a->logits.cols, a->rows,          a->ints, a->bias_id,
+        a->bias_val,          a->out,       a->sampled,     (int32_t *)a->ws, s->count};
+    launch_cfg c = {
+        dim3((unsigned)s->logit_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
     return launched(launch(c, sample, g));
 }

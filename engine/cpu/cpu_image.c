@@ -198,17 +198,19 @@ static void group_sum_task(void *arg, int task, int worker)
                                    n < SUM_ROWS ? n : SUM_ROWS, c, s, s + c);
 }
 
-/* Partial sums of a segment to a factor and a term for each channel: [c], [c]. */
-static void group_factors(const struct op_group_norm *a, const double *sum, int64_t n_part,
-                          int64_t n_row, const float *w, const float *b, float *mul, float *add)
+/* Partial sums of a segment to a factor and a term for each channel: j->v[0], j->v[1] [c], from w and b. */
+static void group_factors(const struct job *j, int64_t n_part, const float *w, const float *b,
+                          float *mul)
 {
+    const struct op_group_norm *a = j->op;
     int64_t c = a->x.shape[1], per = c / a->groups;
+    float *add = mul + c;
     for (int64_t g = 0; g < a->groups; g++) {
-        double s = 0, q = 0, n = (double)per * (double)n_row;
+        double s = 0, q = 0, n = (double)per * (double)j->n;
         for (int64_t p = 0; p < n_part; p++)
             for (int64_t k = g * per; k < (g + 1) * per; k++) {
-                s += sum[p * 2 * c + k];
-                q += sum[p * 2 * c + c + k];
+                s += j->sum[p * 2 * c + k];
+                q += j->sum[p * 2 * c + c + k];
             }
         double mean = s / n, var = q / n - mean * mean;
         double inv = 1 / sqrt((var > 0 ? var : 0) + (double)a->eps);
@@ -258,7 +260,7 @@ int cpu__group_norm(struct dev *d, const struct op_group_norm *a)
         j.n = j.y->start[s + 1] - j.from;
         int n_part = (int)((j.n + SUM_ROWS - 1) / SUM_ROWS);
         cpu__run(d, group_sum_task, &j, n_part, (double)(j.n * c) * 0.5);
-        group_factors(a, j.sum, n_part, j.n, w, b, mul, add);
+        group_factors(&j, n_part, w, b, mul);
         job_run(&j, affine_rows, (double)c * 0.5);
     }
     return 0;

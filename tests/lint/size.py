@@ -17,7 +17,7 @@ def sources():
     for root, dirs, files in os.walk(TOP):
         dirs[:] = [d for d in dirs if not d.startswith(".") and not (root == TOP and d in SKIP) and d != "node_modules"]
         for name in files:
-            if name.endswith((".c", ".h", ".cu", ".cuh")):
+            if name.endswith((".c", ".h", ".cu", ".cuh", ".cc")):
                 yield os.path.relpath(os.path.join(root, name), TOP)
 
 
@@ -48,6 +48,12 @@ def main():
                 users.setdefault(name, []).append(path)
         if re.search(r"\bTODO\b|\bFIXME\b|\bXXX\b", text):
             bad.append(f"{path}: a TODO")
+        if path.endswith((".cu", ".cuh")) and path != "cuda/ptx.cuh":
+            code = re.sub(r"/\*.*?\*/", "", text, flags=re.S)
+            for what, why in ((r"\basm\b", "inline assembly belongs in cuda/ptx.cuh"), (r"<<<", "launch only by launch()"),
+                              (r"\b__shared__\b", "shared memory only by SHARED and DYN_SHARED")):
+                if re.search(what, code):
+                    bad.append(f"{path}: {why}")
         kernel = "/kern_" in path or path.startswith("cuda/") or "/gemm_" in path
         for name, n, params in functions(text):
             if not test:

@@ -16,7 +16,8 @@
 static const struct {
     const char *device, *isa;
 } devices[] = {
-    {"ref", NULL}, {"cpu", "scalar"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cpu", "amx"}};
+    {"ref", NULL}, {"cpu", "scalar"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cpu", "amx"},
+    {"cuda-emu", NULL}, {"cuda-emu", "/rev"}, {"cuda-emu", "/7"}};
 
 static void check_device(const char *path, struct golden *want, size_t d)
 {
