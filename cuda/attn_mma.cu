@@ -1,34 +1,45 @@
-/* Paged attention on tensor cores, for 16-bit KV and head_dim 16 to 256 (the instances at the end). Flash-style online
- * softmax (Dao et al. 2022; Dao 2023) with split KV (Dao et al. 2023), by mma.sync m16n8k16: q and the weights p are
- * rounded to the KV's dtype, sums are f32, exponentials to base 2.
+/* Attention on tensor cores (mma.sync m16n8k16): KV f16 or bf16, head_dim a multiple of 16 up to 256, Q and the weights
+ * P rounded to the KV's dtype, f32 sums, softmax in powers of two (flash attention, Dao 2023; split KV with the last block
+ * combining, Dao et al. 2023).
  *
- * One arithmetic for every row, so that it gets the same bits as a decode row, in a chunk of any size and in any company:
- * a warp holds 16 query rows (heads of a GQA group, then tokens), KV goes in tiles of KT tokens from absolute multiples of
- * KT, each split of CU_SPLIT_TOKENS from nothing; a finished split is folded into the running (maximum, sum, output). A
- * tile or split that a row does not see leaves it exactly as it is.
+ * One arithmetic for decode rows and prefill tiles, so that a row's bits depend on neither: KV goes in steps of 64 tokens
+ * at fixed absolute positions. A step is reduced from nothing to a state (maximum, weight, output); the 4 steps of a split
+ * of 256 are folded in order into the split's state, and the splits in order into the row's. Tokens that a row does not
+ * see have weight 0 and change nothing. Tokens that no row of a block sees are not read (their block numbers may be 0).
  *
- * Decode rows: a block of one warp a (row, KV head, split); partial results go to ws, the last block folds them in order.
- * Tiles: four warps, 64 query rows, all splits in order. Bound: 5e-6 NMSE of the reference with bf16 KV, 1e-6 with f16. */
+ *   decode:  block = (row, KV head x 16 query heads, split), 4 warps, each one step; the group's heads are the mma's rows
+ *   prefill: block = 64 of a tile's (row, head) pairs and a KV head, 4 warps of 16; each walks all steps
+ * Head sizes between 64, 128 and 256 are padded with zeros in shared memory only. Bound: 1e-4 NMSE (bf16), 1e-6 (f16). */
 #include "cuda/attn.cuh"
 #include "cuda/attn.h"
 #include "cuda/ptx.cuh"
 
-#define LOG2E 1.4426950408889634f
+#define STEP    64
+#define N_STEP  (CU_SPLIT_TOKENS / STEP)
+#define WARPS   4
+#define THREADS (WARPS * 32)
+#define PAGE    CU_BLOCK_TOKENS
+#define LOG2E   1.4426950408889634f
 
-template <class T> __device__ __forceinline__ uint32_t pack2(float a, float b);
-template <> __device__ __forceinline__ uint32_t pack2<bf16>(float a, float b)
+/* ---- the arithmetic that both kernels share ---- */
+
+__device__ __forceinline__ uint32_t pack2(float a, float b, bf16)
 {
-    const __nv_bfloat162 v = __floats2bfloat162_rn(a, b);
-    uint32_t u;
-    memcpy(&u, &v, 4);
-    return u;
+    union {
+        __nv_bfloat162 h;
+        uint32_t u;
+    } x;
+    x.h = __floats2bfloat162_rn(a, b);
+    return x.u;
 }
-template <> __device__ __forceinline__ uint32_t pack2<__half>(float a, float b)
+__device__ __forceinline__ uint32_t pack2(float a, float b, __half)
 {
-    const __half2 v = __floats2half2_rn(a, b);
-    uint32_t u;
-    memcpy(&u, &v, 4);
-    return u;
+    union {
+        __half2 h;
+        uint32_t u;
+    } x;
+    x.h = __floats2half2_rn(a, b);
+    return x.u;
 }
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                     bf16)
@@ -41,452 +52,576 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
     ptx::mma_f16(d, a, b);
 }
 
-template <class T, int HD, int W> struct AttnSmem {
-    static constexpr int KT = HD > 128 ? 32 : 64,
-                         LD = HD + 8; /* 8 more: rows fall into different banks */
-    T q[W * 16][LD], k[2][KT][LD], v[2][KT][LD];
-    float o[W][HD / 2][32]; /* running output, a lane's own values */
+/* How a state and one more are weighed in their common maximum. A state without tokens has maximum -inf and the factor 0;
+ * the other one's is then exactly 1. */
+struct fold {
+    float max, keep, take;
 };
+__device__ __forceinline__ fold fold_of(float m, float m2)
+{
+    const float now = fmaxf(m, m2), ref = now == -INFINITY ? 0.0f : now;
+    return {now, exp2f(__fsub_rn(m, ref)), exp2f(__fsub_rn(m2, ref))};
+}
+__device__ __forceinline__ float fold_do(float x, float y, const fold &f)
+{
+    return __fmaf_rn(y, f.take, __fmul_rn(x, f.keep));
+}
 
-/* A warp's softmax state: rows lane / 4 and lane / 4 + 8. */
-template <int HD> struct State {
-    float m[2], l[2], acc[HD / 8][4]; /* of the split */
-    float run_m[2], run_l[2];         /* of what is folded */
+/* What the finished output is multiplied with; a sink joins the sum here. */
+__device__ __forceinline__ float finish(float m, float l, const float *sinks, int head)
+{
+    float keep = 1;
+    if (sinks) {
+        const fold f = fold_of(m, __fmul_rn(sinks[head], LOG2E));
+        l = __fmaf_rn(l, f.keep, f.take);
+        keep = f.keep;
+    }
+    return __fdiv_rn(keep, l);
+}
+/* Adding 0 makes -0 and +0 one: a step that adds nothing may turn one into the other. */
+__device__ __forceinline__ float scaled(float o, float inv)
+{
+    return __fadd_rn(__fmul_rn(o, inv), 0.0f);
+}
+
+/* 16-byte chunk c of row r of a tile of rows of D values: XOR swizzle, ldmatrix without bank conflicts. */
+template <int D, class T> __device__ __forceinline__ T *chunk(T *tile, int r, int c)
+{
+    return tile + r * D + ((c ^ (r & 7)) << 3);
+}
+
+/* s = the scores of 16 query rows against 16 tokens: two n-tiles, one chain over head_dim. q(kk) = fragment kk of Q. */
+template <int D, class T, class Q>
+__device__ __forceinline__ void qk(float (&s0)[4], float (&s1)[4], T *k, const Q &q)
+{
+    const int lane = (int)threadIdx.x % 32, mi = lane / 8, row = mi / 2 * 8 + lane % 8;
+#pragma unroll(Q::unroll)
+    for (int kk = 0; kk < D / 16; kk++) {
+        uint32_t r[4], a[4];
+        ptx::ldmatrix_x4(r, chunk<D>(k, row, kk * 2 + (mi & 1)));
+        q.get(a, kk);
+        const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
+        mma(s0, a, b0, T());
+        mma(s1, a, b1, T());
+    }
+}
+
+/* o0, o1 += P of 16 tokens times columns [16 n, 16 n + 16) of V. */
+template <int D, class T>
+__device__ __forceinline__ void pv(float (&o0)[4], float (&o1)[4], const uint32_t (&p)[4], T *v,
+                                   int n)
+{
+    const int lane = (int)threadIdx.x % 32, mi = lane / 8;
+    uint32_t r[4];
+    ptx::ldmatrix_x4_trans(r, chunk<D>(v, (mi & 1) * 8 + lane % 8, n * 2 + mi / 2));
+    const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
+    mma(o0, p, b0, T());
+    mma(o1, p, b1, T());
+}
+
+/* Positions that the thread's two query rows see: [lo, hi], empty when hi < lo. */
+struct sight {
+    int lo[2], hi[2];
 };
-
-/* exp2(a - b), 0 when a is -infinity (also if b is). */
-__device__ __forceinline__ float ratio(float a, float b)
+__device__ __forceinline__ int first_of(int pos, int window)
 {
-    return a > -INFINITY ? exp2f(__fsub_rn(a, b)) : 0;
-}
-__device__ __forceinline__ float fold1(float run, float keep, float part, float take)
-{
-    return __fadd_rn(__fmul_rn(run, keep), __fmul_rn(part, take));
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 
-template <int HD> __device__ __forceinline__ void split_start(State<HD> &s)
+/* Scores of the step at position `at` to weights in P fragments; m and l of the step for the thread's two rows. */
+template <class T>
+__device__ __forceinline__ void soften(float (&s)[STEP / 8][4], uint32_t (&p)[STEP / 16][4],
+                                       float (&m)[2], float (&l)[2], const attn_args &a,
+                                       const sight &see, int at)
 {
-    for (int i = 0; i < 2; i++)
-        s.m[i] = -INFINITY, s.l[i] = 0;
+    const int t = (int)threadIdx.x % 4;
+    if (a.softcap >
+        0) { /* cap * tanh(x), as 1 - 2 / (exp(2 x) + 1): absolute error 1e-7 of the cap */
+        const float k = __fmul_rn(__fdiv_rn(a.scale, a.softcap), 2 * LOG2E),
+                    cap = __fmul_rn(a.softcap, LOG2E);
 #pragma unroll
-    for (int i = 0; i < HD / 8; i++)
-        for (int j = 0; j < 4; j++)
-            s.acc[i][j] = 0;
-}
-
-/* The split's sums over the quad; then into the running state. */
-template <int HD> __device__ __forceinline__ void split_sum(State<HD> &s)
-{
-    for (int i = 0; i < 2; i++) {
-        s.l[i] = __fadd_rn(s.l[i], __shfl_xor_sync(0xffffffffu, s.l[i], 1));
-        s.l[i] = __fadd_rn(s.l[i], __shfl_xor_sync(0xffffffffu, s.l[i], 2));
+        for (int j = 0; j < STEP / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[j][i] = __fmul_rn(
+                    cap, __fsub_rn(1.0f, __fdividef(
+                                             2.0f, __fadd_rn(exp2f(__fmul_rn(s[j][i], k)), 1.0f))));
+    } else {
+        const float k = __fmul_rn(a.scale, LOG2E);
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[j][i] = __fmul_rn(s[j][i], k);
     }
-}
-template <int HD> __device__ __forceinline__ void split_fold(State<HD> &s, float (*o)[32], int lane)
-{
-    float keep[2], take[2];
-    for (int i = 0; i < 2; i++) {
-        const float now = fmaxf(s.run_m[i], s.m[i]);
-        keep[i] = ratio(s.run_m[i], now);
-        take[i] = ratio(s.m[i], now);
-        s.run_l[i] = fold1(s.run_l[i], keep[i], s.l[i], take[i]);
-        s.run_m[i] = now;
-    }
+    m[0] = m[1] = -INFINITY;
 #pragma unroll
-    for (int t = 0; t < HD / 8; t++)
+    for (int j = 0; j < STEP / 8; j++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            o[t * 4 + j][lane] = fold1(o[t * 4 + j][lane], keep[j >> 1], s.acc[t][j], take[j >> 1]);
-}
-
-/* K and V of tokens [t0, t0 + KT) into stage `at`; tokens outside [lo, hi) become zeros and are not read. */
-template <class T, int HD, int W>
-__device__ __forceinline__ void load_kv(const attn_args &a, AttnSmem<T, HD, W> *sm, int at,
-                                        const int32_t *table, int kvh, int t0, int lo, int hi)
-{
-    constexpr int KT = AttnSmem<T, HD, W>::KT, CHUNKS = HD / 8;
-    const T *pool = (const T *)a.pool;
-    for (int i = (int)threadIdx.x; i < KT * CHUNKS; i += W * 32) {
-        const int t = t0 + i / CHUNKS, c = i % CHUNKS * 8;
-        const bool valid = t >= lo && t < hi;
-        const int block = valid ? table[t / CU_BLOCK_TOKENS] : 0;
-        ptx::cp_async16(&sm->k[at][i / CHUNKS][c],
-                        pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 0) + c, valid);
-        ptx::cp_async16(&sm->v[at][i / CHUNKS][c],
-                        pool + attn_at(a, block, t % CU_BLOCK_TOKENS, kvh, 1) + c, valid);
-    }
-}
-
-/* One tile of KT tokens from t0 on: rows see [from[i], pos[i]]. */
-template <class T, int HD, int W>
-__device__ __forceinline__ void tile_step(const attn_args &a, const AttnSmem<T, HD, W> *sm, int at,
-                                          State<HD> &s, int t0, const int (&from)[2],
-                                          const int (&pos)[2])
-{
-    constexpr int KT = AttnSmem<T, HD, W>::KT;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float p[KT / 8][4];
-#pragma unroll
-    for (int i = 0; i < KT / 8; i++)
-        for (int j = 0; j < 4; j++)
-            p[i][j] = 0;
-#pragma unroll
-    for (int kk = 0; kk < HD / 16; kk++) {
-        uint32_t q[4];
-        ptx::ldmatrix_x4(q, &sm->q[warp * 16 + (lane & 15)][kk * 16 + (lane >> 4) * 8]);
-#pragma unroll
-        for (int j = 0; j < KT / 16; j++) {
-            uint32_t r[4];
-            ptx::ldmatrix_x4(
-                r,
-                &sm->k[at][j * 16 + (lane & 7) + (lane >> 4) * 8][kk * 16 + (lane >> 3 & 1) * 8]);
-            const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
-            mma(p[2 * j], q, b0, T());
-            mma(p[2 * j + 1], q, b1, T());
-        }
-    }
-    float top[2] = {-INFINITY, -INFINITY}, keep[2];
-#pragma unroll
-    for (int i = 0; i < KT / 8; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int t = t0 + i * 8 + lane % 4 * 2 + (j & 1), r = j >> 1;
-            float v = __fmul_rn(p[i][j], a.scale);
-            if (a.softcap > 0)
-                v = a.softcap * tanhf(v / a.softcap);
-            p[i][j] = t >= from[r] && t <= pos[r] ? __fmul_rn(v, LOG2E) : -INFINITY;
-            top[r] = fmaxf(top[r], p[i][j]);
+        for (int i = 0; i < 4; i++) {
+            const int pos = at + j * 8 + t * 2 + (i & 1), r = i >> 1;
+            s[j][i] = pos >= see.lo[r] && pos <= see.hi[r] ? s[j][i] : -INFINITY;
+            m[r] = fmaxf(m[r], s[j][i]);
         }
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        top[r] = fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 1));
-        top[r] = fmaxf(fmaxf(top[r], __shfl_xor_sync(0xffffffffu, top[r], 2)), s.m[r]);
-        keep[r] = ratio(s.m[r], top[r]);
-        s.m[r] = top[r];
-        s.l[r] = __fmul_rn(s.l[r], keep[r]);
+        m[r] = fmaxf(m[r], __shfl_xor_sync(0xffffffffu, m[r], 1));
+        m[r] = fmaxf(m[r], __shfl_xor_sync(0xffffffffu, m[r], 2));
+        l[r] = 0;
+    }
+    const float ref[2] = {m[0] == -INFINITY ? 0.0f : m[0], m[1] == -INFINITY ? 0.0f : m[1]};
+#pragma unroll
+    for (int j = 0; j < STEP / 8; j++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            s[j][i] = exp2f(__fsub_rn(s[j][i], ref[i >> 1]));
+            l[i >> 1] = __fadd_rn(l[i >> 1], s[j][i]);
+        }
+        p[j / 2][(j & 1) * 2] = pack2(s[j][0], s[j][1], T());
+        p[j / 2][(j & 1) * 2 + 1] = pack2(s[j][2], s[j][3], T());
     }
 #pragma unroll
-    for (int i = 0; i < KT / 8; i++)
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            p[i][j] = ratio(p[i][j], s.m[j >> 1]);
-            s.l[j >> 1] = __fadd_rn(s.l[j >> 1], p[i][j]);
-        }
-#pragma unroll
-    for (int d = 0; d < HD / 8; d++)
-#pragma unroll
-        for (int j = 0; j < 4; j++)
-            s.acc[d][j] = __fmul_rn(s.acc[d][j], keep[j >> 1]);
-#pragma unroll
-    for (int j = 0; j < KT / 16; j++) {
-        const uint32_t w[4] = {
-            pack2<T>(p[2 * j][0], p[2 * j][1]), pack2<T>(p[2 * j][2], p[2 * j][3]),
-            pack2<T>(p[2 * j + 1][0], p[2 * j + 1][1]), pack2<T>(p[2 * j + 1][2], p[2 * j + 1][3])};
-#pragma unroll
-        for (int d = 0; d < HD / 16; d++) {
-            uint32_t r[4];
-            ptx::ldmatrix_x4_trans(
-                r, &sm->v[at][j * 16 + (lane & 7) + (lane >> 3 & 1) * 8][d * 16 + (lane >> 4) * 8]);
-            const uint32_t b0[2] = {r[0], r[1]}, b1[2] = {r[2], r[3]};
-            mma(s.acc[2 * d], w, b0, T());
-            mma(s.acc[2 * d + 1], w, b1, T());
-        }
+    for (int r = 0; r < 2; r++) {
+        l[r] = __fadd_rn(l[r], __shfl_xor_sync(0xffffffffu, l[r], 1));
+        l[r] = __fadd_rn(l[r], __shfl_xor_sync(0xffffffffu, l[r], 2));
     }
 }
 
-/* Output of one query row from its folded values, sink and all. */
-__device__ __forceinline__ float sink_keep(const attn_args &a, int head, float m, float &l)
+/* Fragment kk of the thread's two query rows (NULL: no such row, zeros), rounded to T. */
+template <class T>
+__device__ __forceinline__ void q_load(uint32_t (&f)[4], const float *const (&row)[2], int kk,
+                                       int head_dim)
 {
-    if (!a.sinks)
-        return 1;
-    const float s = a.sinks[head] * LOG2E, now = fmaxf(m, s), keep = ratio(m, now);
-    l = __fadd_rn(__fmul_rn(l, keep), ratio(s, now));
-    return keep;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const int at = kk * 16 + (i >> 1) * 8 + (int)threadIdx.x % 4 * 2;
+        float2 v = make_float2(0, 0);
+        if (row[i & 1] && at < head_dim)
+            v = *(const float2 *)(row[i & 1] + at);
+        f[i] = pack2(v.x, v.y, T());
+    }
 }
-__device__ __forceinline__ void out_put(const attn_args &a, int64_t row, int head, int d, float v)
+template <int D> struct q_regs {
+    static const int unroll = D / 16;
+    uint32_t f[D / 16][4];
+    __device__ __forceinline__ void get(uint32_t (&a)[4], int kk) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = f[kk][i];
+    }
+};
+struct q_shared { /* the thread's own words: [fragment][4][THREADS] */
+    static const int unroll = 4;
+    const uint32_t *f;
+    __device__ __forceinline__ void get(uint32_t (&a)[4], int kk) const
+    {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            a[i] = f[(kk * 4 + i) * THREADS + (int)threadIdx.x];
+    }
+};
+
+/* Begin to copy K (v = 0) or V (1) of `n` tokens from position `at` by `threads` threads; tokens outside [lo, hi] and
+ * columns behind head_dim become zeros. */
+template <int D, class T>
+__device__ __forceinline__ void fetch(const attn_args &a, T *tile, const int32_t *table, int kvh,
+                                      int v, int at, int n, int lo, int hi, int me, int threads)
+{
+#pragma unroll 1 /* more addresses at once cost registers that the sums need */
+    for (int i = me; i < n * (D / 8); i += threads) {
+        const int r = i / (D / 8), c = i % (D / 8), pos = at + r;
+        const bool ok = pos >= lo && pos <= hi && c * 8 < a.head_dim;
+        const T *src = (const T *)a.pool;
+        if (ok)
+            src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + c * 8;
+        ptx::cp_async16(chunk<D>(tile, r, c), src, ok);
+    }
+}
+
+__device__ __forceinline__ void put2(const attn_args &a, int64_t row, int head, int d, float x,
+                                     float y)
 {
     const int64_t at = row * a.ld_dst + (int64_t)head * a.head_dim + d;
     if (a.dst_bf16)
-        store1((bf16 *)a.dst + at, v);
+        *(uint32_t *)((bf16 *)a.dst + at) = pack2(x, y, bf16());
     else
-        store1((float *)a.dst + at, v);
+        *(float2 *)((float *)a.dst + at) = make_float2(x, y);
 }
 
-/* A block's query rows: index i is token i / group, head i % group of the group. */
-struct Work {
-    int row, n, kvh, first, group,
-        split; /* split >= 0: that one alone, counted from the row's first */
-    const int32_t *table;
+/* ---- decode ---- */
+
+#define RING 4 /* pages under way a warp */
+
+template <int D, class T> struct dec_shared {
+    union {
+        T ring[WARPS][RING][PAGE * D];
+        float o[WARPS][16][D]; /* outputs of the steps, when all pages are used up */
+    };
+    float m[WARPS][16], l[WARPS][16];
+    int last;
 };
 
-template <class T, int HD, int W>
-__device__ __forceinline__ void load_q(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w)
+/* Output, maximum and weight of the split: the warps' steps in order. */
+template <int D, class T>
+__device__ __forceinline__ float dec_fold(const dec_shared<D, T> *sm, int r, int d, float &m,
+                                          float &l)
 {
-    for (int i = (int)threadIdx.x; i < W * 16 * HD; i += W * 32) {
-        const int qi = w.first + i / HD;
-        const bool valid = qi < w.n * w.group;
-        const int64_t at = (int64_t)(w.row + qi / w.group) * a.ld +
-                           (int64_t)(w.kvh * w.group + qi % w.group) * HD + i % HD;
-        store1(&sm->q[i / HD][i % HD], valid ? a.qkv[at] : 0.0f);
+    float o = 0;
+    m = -INFINITY;
+    l = 0;
+    for (int w = 0; w < WARPS; w++) {
+        const fold f = fold_of(m, sm->m[w][r]);
+        o = fold_do(o, sm->o[w][r][d], f);
+        l = fold_do(l, sm->l[w][r], f);
+        m = f.max;
     }
+    return o;
 }
 
-/* All KV tiles of [lo, hi), lo's first; folds at every split's end. */
-template <class T, int HD, int W>
-__device__ __forceinline__ void attend(const attn_args &a, AttnSmem<T, HD, W> *sm, const Work &w,
-                                       State<HD> &s, int lo, int hi, const int (&from)[2],
-                                       const int (&pos)[2])
+/* One warp, one step: state to shared memory. */
+template <int D, class T>
+__device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *sm,
+                                         const float *const (&q)[2], const int32_t *table, int kvh,
+                                         int at, int lo, int hi)
 {
-    constexpr int KT = AttnSmem<T, HD, W>::KT;
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, first = lo / KT,
-              end = (hi + KT - 1) / KT;
-    for (int i = 0; i < HD / 2; i++)
-        sm->o[warp][i][lane] = 0;
-    for (int i = 0; i < 2; i++)
-        s.run_m[i] = -INFINITY, s.run_l[i] = 0;
-    split_start(s);
-    load_kv(a, sm, 0, w.table, w.kvh, first * KT, lo, hi);
-    ptx::cp_async_commit();
-    for (int t = first; t < end; t++) {
-        const int at = (t - first) & 1;
-        if (t + 1 < end)
-            load_kv(a, sm, at ^ 1, w.table, w.kvh, (t + 1) * KT, lo, hi);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    T(*ring)[PAGE * D] = sm->ring[warp];
+    float o[D / 8][4] = {}, s[STEP / 8][4] = {}, m[2], l[2];
+    uint32_t p[STEP / 16][4];
+    for (int i = 0; i < RING; i++) {
+        fetch<D, T>(a, ring[i], table, kvh, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
         ptx::cp_async_commit();
-        ptx::cp_async_wait<1>();
-        __syncthreads();
-        tile_step(a, sm, at, s, t * KT, from, pos);
-        if ((t + 1) * KT % CU_SPLIT_TOKENS == 0 || t + 1 == end) {
-            split_sum(s);
-            if (w.split < 0) {
-                split_fold(s, sm->o[warp], lane);
-                split_start(s);
-            }
-        }
-        __syncthreads();
+    }
+    q_regs<D> qf;
+#pragma unroll
+    for (int kk = 0; kk < D / 16; kk++)
+        q_load<T>(qf.f[kk], q, kk, a.head_dim);
+#pragma unroll
+    for (int i = 0; i < STEP / PAGE; i++) { /* V takes the slot that K has left */
+        ptx::cp_async_wait<RING - 1>();
+        __syncwarp();
+        qk<D, T>(s[2 * i], s[2 * i + 1], ring[i], qf);
+        __syncwarp();
+        fetch<D, T>(a, ring[i], table, kvh, 1, at + i * PAGE, PAGE, lo, hi, lane, 32);
+        ptx::cp_async_commit();
+    }
+    soften<T>(s, p, m, l, a, {{lo, lo}, {hi, hi}}, at);
+#pragma unroll
+    for (int i = 0; i < STEP / PAGE; i++) {
+        ptx::cp_async_wait<RING - 1>();
+        ptx::cp_async_commit();
+        __syncwarp();
+#pragma unroll
+        for (int n = 0; n < D / 16; n++)
+            pv<D, T>(o[2 * n], o[2 * n + 1], p[i], ring[i], n);
     }
     ptx::cp_async_wait<0>();
-}
-
-/* The state of every row of the warp in order: what to do with value d of query row i is fn(i, d, value, m, l). */
-template <class T, int HD, int W, class Fn>
-__device__ __forceinline__ void each(const AttnSmem<T, HD, W> *sm, const State<HD> &s, bool folded,
-                                     Fn fn)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    __syncthreads(); /* the outputs overlay all warps' rings */
 #pragma unroll
-    for (int t = 0; t < HD / 8; t++)
+    for (int n = 0; n < D / 8; n++)
 #pragma unroll
-        for (int j = 0; j < 4; j++)
-            fn(warp * 16 + lane / 4 + (j >> 1) * 8, t * 8 + lane % 4 * 2 + (j & 1),
-               folded ? sm->o[warp][t * 4 + j][lane] : s.acc[t][j], j >> 1);
-}
-
-template <class T, int HD, int W>
-__device__ __forceinline__ void finish(const attn_args &a, const AttnSmem<T, HD, W> *sm,
-                                       const Work &w, State<HD> &s)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
-    float mul[2];
-    for (int r = 0; r < 2; r++) {
-        const int qi = w.first + warp * 16 + lane / 4 + r * 8;
-        float l = s.run_l[r];
-        const float keep =
-            qi < w.n * w.group ? sink_keep(a, w.kvh * w.group + qi % w.group, s.run_m[r], l) : 0;
-        mul[r] = keep / l;
-    }
-    each<T, HD, W>(sm, s, true, [&](int i, int d, float v, int r) {
-        const int qi = w.first + i;
-        if (qi < w.n * w.group)
-            out_put(a, w.row + qi / w.group, w.kvh * w.group + qi % w.group, d,
-                    __fmul_rn(v, mul[r]));
-    });
-}
-
-template <class T, int HD> static __global__ void __launch_bounds__(128) attn_tile(attn_args a)
-{
-    typedef AttnSmem<T, HD, 4> S;
-    DYN_SHARED(S, sm);
-    if ((int)blockIdx.x >= a.count->n_tile)
-        return;
-    const cu_tile tile = a.tile[blockIdx.x];
-    const int group = a.n_head / a.n_kv_head, warp = (int)threadIdx.x / 32,
-              lane = (int)threadIdx.x % 32;
-    Work w = {tile.row,
-              tile.n,
-              (int)blockIdx.y,
-              (int)blockIdx.z * 64,
-              group,
-              -1,
-              a.table + (int64_t)tile.seq * a.stride};
-    if (w.first >= w.n * group)
-        return;
-    const int last_row = min(w.n, (w.first + 63) / group + 1) - 1,
-              low = a.pos[tile.row + w.first / group];
-    const int hi = a.pos[tile.row + last_row] + 1,
-              lo = a.window > 0 && low >= a.window ? low - a.window + 1 : 0;
-    int from[2], pos[2];
-    for (int r = 0; r < 2; r++) {
-        const int qi = min(w.first + warp * 16 + lane / 4 + r * 8, w.n * group - 1);
-        pos[r] = a.pos[tile.row + qi / group];
-        from[r] = a.window > 0 && pos[r] >= a.window ? pos[r] - a.window + 1 : 0;
-    }
-    State<HD> s;
-    load_q(a, sm, w);
-    attend(a, sm, w, s, lo, hi, from, pos);
-    finish(a, sm, w, s);
-}
-
-/* Partial results of split z of the row's heads: [head][split_max][HD + 2], m and l last. */
-template <class T, int HD>
-__device__ __forceinline__ void part_put(const attn_args &a, AttnSmem<T, HD, 1> *sm, const Work &w,
-                                         const State<HD> &s, int64_t dec)
-{
-    each<T, HD, 1>(sm, s, false, [&](int i, int d, float v, int r) {
-        if (w.first + i >= w.group)
-            return;
-        float *p =
-            a.ws +
-            ((dec * a.n_head + w.kvh * w.group + w.first + i) * a.split_max + w.split) * (HD + 2);
-        p[d] = v;
-        if (d == 0)
-            p[HD] = s.m[r], p[HD + 1] = s.l[r];
-    });
-}
-
-template <class T, int HD>
-__device__ __forceinline__ void combine(const attn_args &a, const Work &w, int64_t dec, int n_split)
-{
-    const int lane = (int)threadIdx.x;
-    for (int i = 0; i < 16 && w.first + i < w.group; i++) {
-        const int head = w.kvh * w.group + w.first + i;
-        float m = -INFINITY, l = 0, o[(HD + 31) / 32];
-#pragma unroll
-        for (int k = 0; k < (HD + 31) / 32; k++)
-            o[k] = 0;
-        for (int z = 0; z < n_split; z++) {
-            const float *p = a.ws + ((dec * a.n_head + head) * a.split_max + z) * (HD + 2);
-            const float now = fmaxf(m, p[HD]), keep = ratio(m, now), take = ratio(p[HD], now);
-            l = fold1(l, keep, p[HD + 1], take);
-#pragma unroll
-            for (int k = 0; k < (HD + 31) / 32; k++)
-                o[k] = fold1(o[k], keep, k * 32 + lane < HD ? p[k * 32 + lane] : 0.0f, take);
-            m = now;
+        for (int r = 0; r < 2; r++)
+            *(float2 *)&sm->o[warp][lane / 4 + r * 8][n * 8 + lane % 4 * 2] =
+                make_float2(o[n][2 * r], o[n][2 * r + 1]);
+    if (lane % 4 == 0)
+        for (int r = 0; r < 2; r++) {
+            sm->m[warp][lane / 4 + r * 8] = m[r];
+            sm->l[warp][lane / 4 + r * 8] = l[r];
         }
-        const float keep = sink_keep(a, head, m, l), mul = keep / l;
-#pragma unroll
-        for (int k = 0; k < (HD + 31) / 32; k++)
-            if (k * 32 + lane < HD)
-                out_put(a, w.row, head, k * 32 + lane, __fmul_rn(o[k], mul));
-    }
+    __syncthreads();
 }
 
-template <class T, int HD> static __global__ void __launch_bounds__(32) attn_decode(attn_args a)
+template <int D, class T> static __global__ void __launch_bounds__(THREADS) attn_decode(attn_args a)
 {
-    typedef AttnSmem<T, HD, 1> S;
-    DYN_SHARED(S, sm);
-    SHARED(int, last);
-    const int64_t dec = blockIdx.x;
-    if (dec >= a.count->n_dec)
+    typedef dec_shared<D, T> shared;
+    DYN_SHARED(shared, sm);
+    const int di = (int)blockIdx.x, split = (int)blockIdx.z, group = a.n_head / a.n_kv_head,
+              per = (group + 15) / 16;
+    if (di >= a.count->n_dec)
         return;
-    const int group = a.n_head / a.n_kv_head, per = (group + 15) / 16, row = a.dec[dec],
-              pos = a.pos[row];
-    const int from = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
-    const int n_split = pos / CU_SPLIT_TOKENS - from / CU_SPLIT_TOKENS + 1, z = (int)blockIdx.z;
-    if (z >= n_split)
+    const int64_t row = a.dec[di];
+    const int pos = a.pos[row], lo = first_of(pos, a.window);
+    const int split_lo = lo / CU_SPLIT_TOKENS, n_split = pos / CU_SPLIT_TOKENS - split_lo + 1;
+    if (split < split_lo || split >= split_lo + n_split)
         return;
-    Work w = {row,
-              1,
-              (int)blockIdx.y / per,
-              (int)blockIdx.y % per * 16,
-              group,
-              z,
-              a.table + (int64_t)a.row_seq[row] * a.stride};
-    const int s0 = (from / CU_SPLIT_TOKENS + z) * CU_SPLIT_TOKENS;
-    const int f[2] = {from, from}, p[2] = {pos, pos};
-    State<HD> s;
-    if (n_split == 1)
-        w.split = -1;
-    load_q(a, sm, w);
-    attend(a, sm, w, s, max(from, s0), min(pos + 1, s0 + CU_SPLIT_TOKENS), f, p);
-    if (n_split == 1) {
-        finish(a, sm, w, s);
-        return;
+    const int kvh = (int)blockIdx.y / per, head0 = kvh * group + (int)blockIdx.y % per * 16;
+    const int heads = min(16, (kvh + 1) * group - head0), warp = (int)threadIdx.x / 32,
+              g = (int)threadIdx.x % 32 / 4;
+    const float *q0 = a.qkv + row * a.ld + (int64_t)head0 * a.head_dim;
+    const float *q[2] = {g < heads ? q0 + (int64_t)g * a.head_dim : nullptr,
+                         g + 8 < heads ? q0 + (int64_t)(g + 8) * a.head_dim : nullptr};
+    dec_step<D, T>(a, sm, q, a.table + (int64_t)a.row_seq[row] * a.stride, kvh,
+                   split * CU_SPLIT_TOKENS + warp * STEP, lo, pos);
+    /* [row][head][split of split_max][head_dim + 2] */
+    const int64_t part = a.head_dim + 2;
+    float *ws = a.ws + ((int64_t)di * a.n_head + head0) * a.split_max * part;
+    for (int i = (int)threadIdx.x; i < heads * a.head_dim / 2; i += THREADS) {
+        const int r = i / (a.head_dim / 2), d = i % (a.head_dim / 2) * 2;
+        float m, l;
+        const float x = dec_fold(sm, r, d, m, l), y = dec_fold(sm, r, d + 1, m, l);
+        if (n_split == 1) {
+            const float inv = finish(m, l, a.sinks, head0 + r);
+            put2(a, row, head0 + r, d, scaled(x, inv), scaled(y, inv));
+            continue;
+        }
+        float *to = ws + ((int64_t)r * a.split_max + split) * part;
+        *(float2 *)(to + d) = make_float2(x, y);
+        if (d == 0)
+            *(float2 *)(to + a.head_dim) = make_float2(m, l);
     }
-    part_put(a, sm, w, s, dec);
-    int32_t *flag = a.flags + dec * gridDim.y + blockIdx.y;
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0)
-        last = atomicAdd(flag, 1) == n_split - 1;
-    __syncthreads();
-    if (!last)
+    if (n_split == 1)
         return;
     __threadfence();
-    combine<T, HD>(a, w, dec, n_split);
+    __syncthreads();
+    int32_t *flag = a.flags + (int64_t)di * a.n_head + blockIdx.y;
+    if (threadIdx.x == 0)
+        sm->last = atomicAdd(flag, 1) == n_split - 1;
+    __syncthreads();
+    if (!sm->last)
+        return;
+    __threadfence();
+    for (int i = (int)threadIdx.x; i < heads * a.head_dim / 2; i += THREADS) {
+        const int r = i / (a.head_dim / 2), d = i % (a.head_dim / 2) * 2;
+        float m = -INFINITY, l = 0, x = 0, y = 0;
+        for (int s = split_lo; s < split_lo + n_split; s++) {
+            const float *from = ws + ((int64_t)r * a.split_max + s) * part;
+            const float2 ml = *(const float2 *)(from + a.head_dim), o = *(const float2 *)(from + d);
+            const fold f = fold_of(m, ml.x);
+            x = fold_do(x, o.x, f);
+            y = fold_do(y, o.y, f);
+            l = fold_do(l, ml.y, f);
+            m = f.max;
+        }
+        const float inv = finish(m, l, a.sinks, head0 + r);
+        put2(a, row, head0 + r, d, scaled(x, inv), scaled(y, inv));
+    }
     if (threadIdx.x == 0)
         atomicExch(flag, 0);
 }
 
+/* ---- prefill ---- */
+
+/* Q stays in registers where the output leaves room for it. */
+template <int D> struct pre_q {
+    static const int words = D > 64 ? D / 4 : 0; /* of shared memory a thread */
+};
+template <int D, class T> struct pre_shared {
+    T k[STEP * D], v[STEP * D];
+    float o[D / 2][THREADS]; /* the row's output so far: the thread's own values */
+    uint32_t q[pre_q<D>::words ? pre_q<D>::words : 1][THREADS]; /* the thread's own fragments */
+};
+
+/* The (row, head) pairs of a block. */
+struct pre_row {
+    int64_t row;
+    int head, pos; /* pos -1: no such pair */
+};
+__device__ __forceinline__ pre_row pre_at(const attn_args &a, const cu_tile &t, int kvh, int i)
+{
+    const int group = a.n_head / a.n_kv_head;
+    if (i >= t.n * group)
+        return {0, 0, -1};
+    const int64_t row = t.row + i / group;
+    return {row, kvh * group + i % group, a.pos[row]};
+}
+
+/* Everything of a step behind its scores: weights, then V by pairs of n-tiles, each folded at once. */
+template <int D, class T>
+__device__ __forceinline__ void pre_fold(float (&o)[D / 8][4], const uint32_t (&p)[STEP / 16][4],
+                                         const fold (&f)[2], T *v)
+{
+#pragma unroll
+    for (int n = 0; n < D / 16; n++) {
+        float t0[4] = {}, t1[4] = {};
+#pragma unroll
+        for (int j = 0; j < STEP / 16; j++)
+            pv<D, T>(t0, t1, p[j], v + j * 16 * D, n);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            o[2 * n][i] = fold_do(o[2 * n][i], t0[i], f[i >> 1]);
+            o[2 * n + 1][i] = fold_do(o[2 * n + 1][i], t1[i], f[i >> 1]);
+        }
+    }
+}
+
+/* The split's state into the row's, then from nothing again. */
+template <int D, class T>
+__device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[D / 8][4], float (&m)[2],
+                                          float (&l)[2], float (&m_all)[2], float (&l_all)[2])
+{
+    fold f[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        f[r] = fold_of(m_all[r], m[r]);
+        l_all[r] = fold_do(l_all[r], l[r], f[r]);
+        m_all[r] = f[r].max;
+        m[r] = -INFINITY;
+        l[r] = 0;
+    }
+#pragma unroll
+    for (int n = 0; n < D / 8; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float *to = &sm->o[n * 4 + i][threadIdx.x];
+            *to = fold_do(*to, o[n][i], f[i >> 1]);
+            o[n][i] = 0;
+        }
+        if (n % 2)
+            __syncwarp(); /* keeps the compiler from loading all of them at once: registers */
+    }
+}
+
+template <int D, class T, class Q>
+__device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *sm, const Q &q,
+                                         const cu_tile &tile, int kvh, const pre_row (&my)[2],
+                                         int lo, int hi)
+{
+    const int32_t *table = a.table + (int64_t)tile.seq * a.stride;
+    const int me = (int)threadIdx.x;
+    const sight see = {{first_of(my[0].pos, a.window), first_of(my[1].pos, a.window)},
+                       {my[0].pos, my[1].pos}};
+    float o[D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {},
+                m_all[2] = {-INFINITY, -INFINITY}, l_all[2] = {};
+#pragma unroll
+    for (int i = 0; i < D / 2; i++)
+        sm->o[i][me] = 0;
+    int at = lo / STEP * STEP;
+    fetch<D, T>(a, sm->k, table, kvh, 0, at, STEP, lo, hi, me, THREADS);
+    ptx::cp_async_commit();
+    for (; at <= hi; at += STEP) {
+        fetch<D, T>(a, sm->v, table, kvh, 1, at, STEP, lo, hi, me, THREADS);
+        ptx::cp_async_commit();
+        ptx::cp_async_wait<1>();
+        __syncthreads();
+        float s[STEP / 8][4] = {}, ms[2], ls[2];
+        uint32_t p[STEP / 16][4];
+#pragma unroll
+        for (int j = 0; j < STEP / 16; j++)
+            qk<D, T>(s[2 * j], s[2 * j + 1], sm->k + j * 16 * D, q);
+        __syncthreads();
+        if (at + STEP <= hi)
+            fetch<D, T>(a, sm->k, table, kvh, 0, at + STEP, STEP, lo, hi, me, THREADS);
+        ptx::cp_async_commit();
+        soften<T>(s, p, ms, ls, a, see, at);
+        fold f[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            f[r] = fold_of(m[r], ms[r]);
+            l[r] = fold_do(l[r], ls[r], f[r]);
+            m[r] = f[r].max;
+        }
+        ptx::cp_async_wait<1>();
+        __syncthreads();
+        pre_fold<D, T>(o, p, f, sm->v);
+        if ((at + STEP) % CU_SPLIT_TOKENS == 0 || at + STEP > hi)
+            pre_split(sm, o, m, l, m_all, l_all);
+        __syncthreads();
+    }
+    ptx::cp_async_wait<0>();
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        if (my[r].pos < 0)
+            continue;
+        const float inv = finish(m_all[r], l_all[r], a.sinks, my[r].head);
+        for (int n = 0; n < D / 8; n++) {
+            const int d = n * 8 + me % 4 * 2;
+            if (d < a.head_dim)
+                put2(a, my[r].row, my[r].head, d, scaled(sm->o[n * 4 + 2 * r][me], inv),
+                     scaled(sm->o[n * 4 + 2 * r + 1][me], inv));
+        }
+    }
+}
+
+template <int D, class T>
+static __global__ void __launch_bounds__(THREADS) attn_prefill(attn_args a)
+{
+    typedef pre_shared<D, T> shared;
+    DYN_SHARED(shared, sm);
+    const int group = a.n_head / a.n_kv_head, ti = (int)blockIdx.x / group, kvh = (int)blockIdx.y;
+    if (ti >= a.count->n_tile)
+        return;
+    const cu_tile tile = a.tile[ti];
+    const int base = (int)blockIdx.x % group * (WARPS * 16), n = tile.n * group;
+    if (base >= n)
+        return;
+    const int i = base + (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
+    const pre_row my[2] = {pre_at(a, tile, kvh, i), pre_at(a, tile, kvh, i + 8)};
+    const int lo = first_of(pre_at(a, tile, kvh, base).pos, a.window);
+    const int hi = pre_at(a, tile, kvh, min(base + WARPS * 16, n) - 1).pos;
+    const float *qp[2];
+#pragma unroll
+    for (int r = 0; r < 2; r++)
+        qp[r] =
+            my[r].pos >= 0 ? a.qkv + my[r].row * a.ld + (int64_t)my[r].head * a.head_dim : nullptr;
+    if constexpr (pre_q<D>::words > 0) {
+        for (int kk = 0; kk < D / 16; kk++) {
+            uint32_t f[4];
+            q_load<T>(f, qp, kk, a.head_dim);
+            for (int j = 0; j < 4; j++)
+                sm->q[kk * 4 + j][threadIdx.x] = f[j];
+        }
+        pre_walk<D, T>(a, sm, q_shared{&sm->q[0][0]}, tile, kvh, my, lo, hi);
+    } else {
+        q_regs<D> q;
+#pragma unroll
+        for (int kk = 0; kk < D / 16; kk++)
+            q_load<T>(q.f[kk], qp, kk, a.head_dim);
+        pre_walk<D, T>(a, sm, q, tile, kvh, my, lo, hi);
+    }
+}
+
 /* ------------------------------------------------------------------ launch */
 
-template <class T, int HD>
-static int go(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
+template <int D, class T>
+static int run(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
+    const int group = a->n_head / a->kv->n_kv_head;
     const attn_args r = attn_fill(a, s);
-    const int group = a->n_head / a->kv->n_kv_head, per = (group + 15) / 16;
     if (s->dec_max > 0) {
+        if (s->split_max < 1 || s->split_max > 65535 || !s->dec)
+            return CU_BAD;
         if (s->split_max > 1 &&
             (!a->ws || !a->flags || a->n_flag < cu_attn_flags(a->n_head, s->dec_max) ||
-             a->ws_bytes < cu_attn_ws(a->n_head, HD, s->dec_max, s->split_max)))
+             a->ws_bytes < cu_attn_ws(a->n_head, a->kv->head_dim, s->dec_max, s->split_max)))
             return CU_BAD;
-        launch_cfg c = {
-            dim3((unsigned)s->dec_max, (unsigned)(a->kv->n_kv_head * per), (unsigned)s->split_max),
-            dim3(32),
-            sizeof(AttnSmem<T, HD, 1>),
-            (cudaStream_t)st,
-            0,
-            false,
-            false};
-        cudaError_t e = launch(c, attn_decode<T, HD>, r);
+        launch_cfg c = {dim3((unsigned)s->dec_max,
+                             (unsigned)(a->kv->n_kv_head * ((group + 15) / 16)),
+                             (unsigned)s->split_max),
+                        dim3(THREADS),
+                        sizeof(dec_shared<D, T>),
+                        (cudaStream_t)st,
+                        0,
+                        false,
+                        false};
+        cudaError_t e = launch(c, attn_decode<D, T>, r);
         if (e != cudaSuccess)
             return launched(e);
     }
-    if (s->tile_max <= 0)
+    if (s->tile_max == 0)
         return 0;
-    launch_cfg c = {dim3((unsigned)s->tile_max, (unsigned)a->kv->n_kv_head,
-                         (unsigned)((CU_TILE_ROWS * group + 63) / 64)),
-                    dim3(128),
-                    sizeof(AttnSmem<T, HD, 4>),
+    /* a tile has at most CU_TILE_ROWS * group pairs: `group` blocks of 64 */
+    static_assert(CU_TILE_ROWS == WARPS * 16, "blocks a tile");
+    launch_cfg c = {dim3((unsigned)(s->tile_max * group), (unsigned)a->kv->n_kv_head),
+                    dim3(THREADS),
+                    sizeof(pre_shared<D, T>),
                     (cudaStream_t)st,
                     0,
                     false,
                     false};
-    return launched(launch(c, attn_tile<T, HD>, r));
+    return launched(launch(c, attn_prefill<D, T>, r));
 }
 
-template <class T> static int by_dim(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
+template <class T>
+static int run_dim(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
-    switch (a->kv->head_dim) {
-    case 16:
-        return go<T, 16>(a, s, st);
-    case 32:
-        return go<T, 32>(a, s, st);
-    case 64:
-        return go<T, 64>(a, s, st);
-    case 80:
-        return go<T, 80>(a, s, st);
-    case 96:
-        return go<T, 96>(a, s, st);
-    case 128:
-        return go<T, 128>(a, s, st);
-    case 256:
-        return go<T, 256>(a, s, st);
-    default:
-        return cu_attn_any(a, s, st);
-    }
+    const int d = a->kv->head_dim;
+    return d <= 64    ? run<64, T>(a, s, st)
+           : d <= 128 ? run<128, T>(a, s, st)
+                      : run<256, T>(a, s, st);
 }
 
 extern "C" int cu_attn_mma(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
-    return a->kv->dt == CU_F16 ? by_dim<__half>(a, s, st) : by_dim<bf16>(a, s, st);
+    return a->kv->dt == CU_F16 ? run_dim<__half>(a, s, st) : run_dim<bf16>(a, s, st);
 }
