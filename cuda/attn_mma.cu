@@ -8,7 +8,7 @@
  * see have weight 0 and change nothing. Tokens that no row of a block sees are not read (their block numbers may be 0).
  *
  *   decode:  block = (row, KV head x 16 query heads, split), 4 warps, each one step; the group's heads are the mma's rows
- *   prefill: block = 64 of a tile's (row, head) pairs and a KV head, 4 warps of 16; each walks all steps
+ *   prefill: block = 64 of a tile's (row, head) pairs, a KV head and up to 128 columns of V, 4 warps of 16 pairs
  * Head sizes between 64, 128 and 256 are padded with zeros in shared memory only. Bound: 1e-4 NMSE (bf16), 1e-6 (f16). */
 #include "cuda/attn.cuh"
 #include "cuda/attn.h"
@@ -212,7 +212,7 @@ template <int D> struct q_regs {
     }
 };
 struct q_shared { /* the thread's own words: [fragment][4][THREADS] */
-    static const int unroll = 4;
+    static const int unroll = 2;
     const uint32_t *f;
     __device__ __forceinline__ void get(uint32_t (&a)[4], int kk) const
     {
@@ -223,18 +223,19 @@ struct q_shared { /* the thread's own words: [fragment][4][THREADS] */
 };
 
 /* Begin to copy K (v = 0) or V (1) of `n` tokens from position `at` by `threads` threads; tokens outside [lo, hi] and
- * columns behind head_dim become zeros. */
+ * columns behind head_dim become zeros; col = the tile's first column. */
 template <int D, class T>
 __device__ __forceinline__ void fetch(const attn_args &a, T *tile, const int32_t *table, int kvh,
-                                      int v, int at, int n, int lo, int hi, int me, int threads)
+                                      int v, int col, int at, int n, int lo, int hi, int me,
+                                      int threads)
 {
 #pragma unroll 1 /* more addresses at once cost registers that the sums need */
     for (int i = me; i < n * (D / 8); i += threads) {
         const int r = i / (D / 8), c = i % (D / 8), pos = at + r;
-        const bool ok = pos >= lo && pos <= hi && c * 8 < a.head_dim;
+        const bool ok = pos >= lo && pos <= hi && col + c * 8 < a.head_dim;
         const T *src = (const T *)a.pool;
         if (ok)
-            src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + c * 8;
+            src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + col + c * 8;
         ptx::cp_async16(chunk<D>(tile, r, c), src, ok);
     }
 }
@@ -290,7 +291,7 @@ __device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *s
     float o[D / 8][4] = {}, s[STEP / 8][4] = {}, m[2], l[2];
     uint32_t p[STEP / 16][4];
     for (int i = 0; i < RING; i++) {
-        fetch<D, T>(a, ring[i], table, kvh, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
+        fetch<D, T>(a, ring[i], table, kvh, 0, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
         ptx::cp_async_commit();
     }
     q_regs<D> qf;
@@ -303,7 +304,7 @@ __device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *s
         __syncwarp();
         qk<D, T>(s[2 * i], s[2 * i + 1], ring[i], qf);
         __syncwarp();
-        fetch<D, T>(a, ring[i], table, kvh, 1, at + i * PAGE, PAGE, lo, hi, lane, 32);
+        fetch<D, T>(a, ring[i], table, kvh, 1, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
         ptx::cp_async_commit();
     }
     soften<T>(s, p, m, l, a, {{lo, lo}, {hi, hi}}, at);
@@ -405,10 +406,13 @@ template <int D, class T> static __global__ void __launch_bounds__(THREADS) attn
 /* Q stays in registers where the output leaves room for it. */
 template <int D> struct pre_q {
     static const int words = D > 64 ? D / 4 : 0; /* of shared memory a thread */
+    static const int cols =
+        D > 128 ? 128 : D; /* of V and the output a block: more do not fit its registers */
 };
 template <int D, class T> struct pre_shared {
-    T k[STEP * D], v[STEP * D];
-    float o[D / 2][THREADS]; /* the row's output so far: the thread's own values */
+    static const int C = pre_q<D>::cols;
+    T k[STEP * D], v[STEP * C];
+    float o[C / 2][THREADS]; /* the row's output so far: the thread's own values */
     uint32_t q[pre_q<D>::words ? pre_q<D>::words : 1][THREADS]; /* the thread's own fragments */
 };
 
@@ -428,15 +432,17 @@ __device__ __forceinline__ pre_row pre_at(const attn_args &a, const cu_tile &t, 
 
 /* Everything of a step behind its scores: weights, then V by pairs of n-tiles, each folded at once. */
 template <int D, class T>
-__device__ __forceinline__ void pre_fold(float (&o)[D / 8][4], const uint32_t (&p)[STEP / 16][4],
-                                         const fold (&f)[2], T *v)
+__device__ __forceinline__ void pre_fold(float (&o)[pre_q<D>::cols / 8][4],
+                                         const uint32_t (&p)[STEP / 16][4], const fold (&f)[2],
+                                         T *v)
 {
+    constexpr int C = pre_q<D>::cols;
 #pragma unroll
-    for (int n = 0; n < D / 16; n++) {
+    for (int n = 0; n < C / 16; n++) {
         float t0[4] = {}, t1[4] = {};
 #pragma unroll
         for (int j = 0; j < STEP / 16; j++)
-            pv<D, T>(t0, t1, p[j], v + j * 16 * D, n);
+            pv<C, T>(t0, t1, p[j], v + j * 16 * C, n);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             o[2 * n][i] = fold_do(o[2 * n][i], t0[i], f[i >> 1]);
@@ -447,8 +453,9 @@ __device__ __forceinline__ void pre_fold(float (&o)[D / 8][4], const uint32_t (&
 
 /* The split's state into the row's, then from nothing again. */
 template <int D, class T>
-__device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[D / 8][4], float (&m)[2],
-                                          float (&l)[2], float (&m_all)[2], float (&l_all)[2])
+__device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[pre_q<D>::cols / 8][4],
+                                          float (&m)[2], float (&l)[2], float (&m_all)[2],
+                                          float (&l_all)[2])
 {
     fold f[2];
 #pragma unroll
@@ -460,7 +467,7 @@ __device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[D / 8
         l[r] = 0;
     }
 #pragma unroll
-    for (int n = 0; n < D / 8; n++) {
+    for (int n = 0; n < pre_q<D>::cols / 8; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             float *to = &sm->o[n * 4 + i][threadIdx.x];
@@ -474,23 +481,24 @@ __device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[D / 8
 
 template <int D, class T, class Q>
 __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *sm, const Q &q,
-                                         const cu_tile &tile, int kvh, const pre_row (&my)[2],
-                                         int lo, int hi)
+                                         const cu_tile &tile, int kvh, int first, int lo, int hi)
 {
+    constexpr int C = pre_q<D>::cols;
+    const int col = (int)blockIdx.z * C;
     const int32_t *table = a.table + (int64_t)tile.seq * a.stride;
     const int me = (int)threadIdx.x;
-    const sight see = {{first_of(my[0].pos, a.window), first_of(my[1].pos, a.window)},
-                       {my[0].pos, my[1].pos}};
-    float o[D / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {},
+    const int pos[2] = {pre_at(a, tile, kvh, first).pos, pre_at(a, tile, kvh, first + 8).pos};
+    const sight see = {{first_of(pos[0], a.window), first_of(pos[1], a.window)}, {pos[0], pos[1]}};
+    float o[C / 8][4] = {}, m[2] = {-INFINITY, -INFINITY}, l[2] = {},
                 m_all[2] = {-INFINITY, -INFINITY}, l_all[2] = {};
 #pragma unroll
-    for (int i = 0; i < D / 2; i++)
+    for (int i = 0; i < C / 2; i++)
         sm->o[i][me] = 0;
     int at = lo / STEP * STEP;
-    fetch<D, T>(a, sm->k, table, kvh, 0, at, STEP, lo, hi, me, THREADS);
+    fetch<D, T>(a, sm->k, table, kvh, 0, 0, at, STEP, lo, hi, me, THREADS);
     ptx::cp_async_commit();
     for (; at <= hi; at += STEP) {
-        fetch<D, T>(a, sm->v, table, kvh, 1, at, STEP, lo, hi, me, THREADS);
+        fetch<C, T>(a, sm->v, table, kvh, 1, col, at, STEP, lo, hi, me, THREADS);
         ptx::cp_async_commit();
         ptx::cp_async_wait<1>();
         __syncthreads();
@@ -501,7 +509,7 @@ __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *s
             qk<D, T>(s[2 * j], s[2 * j + 1], sm->k + j * 16 * D, q);
         __syncthreads();
         if (at + STEP <= hi)
-            fetch<D, T>(a, sm->k, table, kvh, 0, at + STEP, STEP, lo, hi, me, THREADS);
+            fetch<D, T>(a, sm->k, table, kvh, 0, 0, at + STEP, STEP, lo, hi, me, THREADS);
         ptx::cp_async_commit();
         soften<T>(s, p, ms, ls, a, see, at);
         fold f[2];
@@ -521,20 +529,21 @@ __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *s
     ptx::cp_async_wait<0>();
 #pragma unroll
     for (int r = 0; r < 2; r++) {
-        if (my[r].pos < 0)
+        const pre_row my = pre_at(a, tile, kvh, first + r * 8);
+        if (my.pos < 0)
             continue;
-        const float inv = finish(m_all[r], l_all[r], a.sinks, my[r].head);
-        for (int n = 0; n < D / 8; n++) {
-            const int d = n * 8 + me % 4 * 2;
+        const float inv = finish(m_all[r], l_all[r], a.sinks, my.head);
+        for (int n = 0; n < pre_q<D>::cols / 8; n++) {
+            const int d = col + n * 8 + me % 4 * 2;
             if (d < a.head_dim)
-                put2(a, my[r].row, my[r].head, d, scaled(sm->o[n * 4 + 2 * r][me], inv),
+                put2(a, my.row, my.head, d, scaled(sm->o[n * 4 + 2 * r][me], inv),
                      scaled(sm->o[n * 4 + 2 * r + 1][me], inv));
         }
     }
 }
 
 template <int D, class T>
-static __global__ void __launch_bounds__(THREADS) attn_prefill(attn_args a)
+static __global__ void __launch_bounds__(THREADS, 2) attn_prefill(attn_args a)
 {
     typedef pre_shared<D, T> shared;
     DYN_SHARED(shared, sm);
@@ -543,7 +552,7 @@ static __global__ void __launch_bounds__(THREADS) attn_prefill(attn_args a)
         return;
     const cu_tile tile = a.tile[ti];
     const int base = (int)blockIdx.x % group * (WARPS * 16), n = tile.n * group;
-    if (base >= n)
+    if (base >= n || (int)blockIdx.z * pre_q<D>::cols >= a.head_dim)
         return;
     const int i = base + (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
     const pre_row my[2] = {pre_at(a, tile, kvh, i), pre_at(a, tile, kvh, i + 8)};
@@ -561,13 +570,13 @@ static __global__ void __launch_bounds__(THREADS) attn_prefill(attn_args a)
             for (int j = 0; j < 4; j++)
                 sm->q[kk * 4 + j][threadIdx.x] = f[j];
         }
-        pre_walk<D, T>(a, sm, q_shared{&sm->q[0][0]}, tile, kvh, my, lo, hi);
+        pre_walk<D, T>(a, sm, q_shared{&sm->q[0][0]}, tile, kvh, i, lo, hi);
     } else {
         q_regs<D> q;
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++)
             q_load<T>(q.f[kk], qp, kk, a.head_dim);
-        pre_walk<D, T>(a, sm, q, tile, kvh, my, lo, hi);
+        pre_walk<D, T>(a, sm, q, tile, kvh, i, lo, hi);
     }
 }
 
@@ -602,7 +611,8 @@ static int run(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
         return 0;
     /* a tile has at most CU_TILE_ROWS * group pairs: `group` blocks of 64 */
     static_assert(CU_TILE_ROWS == WARPS * 16, "blocks a tile");
-    launch_cfg c = {dim3((unsigned)(s->tile_max * group), (unsigned)a->kv->n_kv_head),
+    launch_cfg c = {dim3((unsigned)(s->tile_max * group), (unsigned)a->kv->n_kv_head,
+                         (unsigned)(D / pre_q<D>::cols)),
                     dim3(THREADS),
                     sizeof(pre_shared<D, T>),
                     (cudaStream_t)st,
