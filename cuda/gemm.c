@@ -6,10 +6,9 @@
 static size_t part_ws(const struct cu_weight *w, const struct cu_part *p, int n_row)
 {
     int splits = cu_splits(w->n_in_pad, p->n_out);
-    size_t counters = (size_t)((p->n_out + 127) / 128) * (size_t)((n_row + 15) / 16);
     if (p->bits == 32 || splits == 1)
         return 0;
-    return (counters * 4 + 255) / 256 * 256 +
+    return CU_GEMM_HEAD_BYTES +
            (size_t)splits * (size_t)((n_row + 63) / 64 * 64) * (size_t)p->n_out * sizeof(float);
 }
 

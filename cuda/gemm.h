@@ -9,7 +9,13 @@
 extern "C" {
 #endif
 
-/* gemm_quant.cu: packed weights, bf16 activations. */
+/* Work space of split products: counters first, in a place of one size for all shapes (a product must find the zeros
+ * that the one before left, whatever the shapes of both), then partial sums. */
+#define CU_GEMM_COUNTERS   65536
+#define CU_GEMM_HEAD_BYTES ((size_t)CU_GEMM_COUNTERS * 4)
+
+/* gemm_quant.cu: packed weights, bf16 activations. CU_BAD also when a split product needs more counters than there are:
+ * one for each 128 outputs x 64 rows (16 rows when there are no more). */
 int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
                   cu_stream st);
 /* Parts that K is split into; of the matrix alone. Pure. */

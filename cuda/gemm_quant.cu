@@ -303,13 +303,13 @@ extern "C" int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col,
     g.splits = cu_splits(a->w->n_in_pad, p->n_out);
     g.panels = (int)((p->n_out + CU_PANEL - 1) / CU_PANEL);
     g.n_pad = (n + 63) / 64 * 64;
-    const int64_t counters = (int64_t)((g.panels + WARPS - 1) / WARPS) * ((n + 15) / 16),
-                  head = (counters * 4 + 255) / 256 * 256;
-    if (g.splits > 1 && (!a->ws || a->ws_bytes < (size_t)head + (size_t)g.splits * (size_t)g.n_pad *
-                                                                    (size_t)p->n_out * 4))
+    const int64_t counters = (int64_t)((g.panels + WARPS - 1) / WARPS) * (g.n_pad / 64);
+    const size_t partial = (size_t)g.splits * (size_t)g.n_pad * (size_t)p->n_out * 4;
+    if (g.splits > 1 &&
+        (!a->ws || counters > CU_GEMM_COUNTERS || a->ws_bytes < CU_GEMM_HEAD_BYTES + partial))
         return CU_BAD;
     g.counter = (int32_t *)a->ws;
-    g.ws = (float *)((char *)a->ws + head);
+    g.ws = (float *)((char *)a->ws + CU_GEMM_HEAD_BYTES);
     g.dst = (float *)a->dst.p + col;
     g.ld_dst = a->dst.ld;
     g.src = (const bf16 *)a->src.p;
