@@ -212,13 +212,20 @@ static struct cu_buf *buf_find(struct dev *d, dev_buf b, size_t off, size_t n)
     return &d->bufs[b - 1];
 }
 
+/* Before memory that ops name goes away: nothing runs, and no graph is kept that would take an equal address for it. */
+static void quiet(struct dev *d)
+{
+    cu__flush(d);
+    cudaStreamSynchronize(d->stream);
+    cu__graphs_drop(d);
+}
+
 static void buf_free(struct dev *d, dev_buf b)
 {
     struct cu_buf *p = buf_find(d, b, 0, 0);
     if (!p)
         return;
-    cu__flush(d);
-    cudaStreamSynchronize(d->stream);
+    quiet(d);
     cudaFree(p->p);
     *p = (struct cu_buf){0};
 }
@@ -250,8 +257,7 @@ static void weight_close(struct dev *d, struct dev_weight *w)
 {
     if (!w)
         return;
-    cu__flush(d);
-    cudaStreamSynchronize(d->stream);
+    quiet(d);
     cudaFree(w->mem);
     free(w);
 }
@@ -267,7 +273,10 @@ static int weight_upload(struct dev *d, struct dev_weight *w, const struct weigh
     else if (cudaMalloc(&w->mem, bytes) != cudaSuccess)
         rc = err_set(e, ERR_NOMEM, "%s: %zu bytes do not fit into the GPU's memory", desc->name,
                      bytes);
-    else if ((rc = cu__check(d, cudaMemcpy(w->mem, host, bytes, cudaMemcpyHostToDevice), "weight")))
+    else if ((rc = cu__check(
+                  d, cudaMemcpyAsync(w->mem, host, bytes, cudaMemcpyHostToDevice, d->stream),
+                  "weight")) ||
+             (rc = cu__check(d, cudaStreamSynchronize(d->stream), "weight")))
         err_set(e, rc, "%s: the copy to the GPU failed", desc->name);
     free(host);
     cudaGetLastError();
@@ -322,8 +331,7 @@ static void kv_close(struct dev *d, struct dev_kv *kv)
 {
     if (!kv)
         return;
-    cu__flush(d);
-    cudaStreamSynchronize(d->stream);
+    quiet(d);
     cudaFree(kv->kv.p);
     free(kv);
 }

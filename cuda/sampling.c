@@ -102,6 +102,37 @@ static int pinned(struct dev *d, void **p, size_t *have, size_t n)
     return rc;
 }
 
+/* Room for n chosen tokens. Those of the sample before stay: a step that is recorded but not yet launched may name them.
+ * The others read as token 0. */
+static int sampled_grow(struct dev *d, size_t n)
+{
+    void *p = NULL;
+    int rc = cu__check(d, cudaStreamSynchronize(d->stream), "sample");
+    if (rc)
+        return rc;
+    if (cudaMalloc(&p, n * sizeof(int32_t)) != cudaSuccess) {
+        cudaGetLastError();
+        return ERR_NOMEM;
+    }
+    rc = cu__check(d, cudaMemsetAsync(p, 0, n * sizeof(int32_t), d->stream), "sample");
+    if (!rc && d->n_sampled)
+        rc = cu__check(d,
+                       cudaMemcpyAsync(p, d->sampled, d->n_sampled * sizeof(int32_t),
+                                       cudaMemcpyDeviceToDevice, d->stream),
+                       "sample");
+    if (!rc)
+        rc = cu__check(d, cudaStreamSynchronize(d->stream), "sample");
+    if (rc) {
+        cudaFree(p);
+        return rc;
+    }
+    cudaFree(d->sampled);
+    d->sampled = p;
+    d->n_sampled = n;
+    d->step.sampled = p;
+    return 0;
+}
+
 /* Everything a sample of n rows needs; growing device arrays changes graph keys by itself. */
 static int sample_room(struct dev *d, struct slot *s, size_t n, size_t bytes, int n_vocab)
 {
@@ -116,18 +147,7 @@ static int sample_room(struct dev *d, struct slot *s, size_t n, size_t bytes, in
         rc = cu__grow(d, &d->dev_out, bound * sizeof(struct cu_sample_out), false);
     if (!rc)
         rc = cu__grow(d, &d->dev_seen, cu_sample_ws((int)bound, n_vocab), false);
-    if (rc || bound <= d->n_sampled)
-        return rc;
-    void *p = NULL;
-    if ((rc = cu__check(d, cudaStreamSynchronize(d->stream), "sample")))
-        return rc;
-    if (cudaMalloc(&p, bound * 2 * sizeof(int32_t)) != cudaSuccess)
-        return ERR_NOMEM;
-    cudaFree(d->sampled);
-    d->sampled = p;
-    d->n_sampled = bound * 2;
-    d->step.sampled = p;
-    return 0;
+    return rc || bound <= d->n_sampled ? rc : sampled_grow(d, bound * 2);
 }
 
 static int sample_record(struct dev *d, const struct op_sample *a, const struct arrays *dev)

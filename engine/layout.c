@@ -102,6 +102,12 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     mem->file = gguf_file_bytes(l->file);
     mem->weights = weights_plan_bytes(l->weights, m->be, o->precision);
     mem->available = eng_memory_available("");
+    if (m->be->memory) { /* weights, KV and activations live in the device's own */
+        size_t total;
+        if (m->be->memory(&mem->available, &total))
+            return err_set(e, ERR_DEVICE, "device %s does not tell its memory: is there a GPU?",
+                           m->be->name);
+    }
     /* f32 is the widest activation of any backend. */
     rc = model_work_open(m, DT_F32, l->info.max_rows, l->info.max_logit_rows, e);
     if (rc)
