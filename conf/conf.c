@@ -308,12 +308,14 @@ static int parse_argv(struct conf *c, int argc, char **argv, struct err *e)
 }
 
 /* Kubernetes puts STEPD_PORT=tcp://..., STEPD_SERVICE_HOST and the like into every pod beside a service called
- * "stepd": not meant for us. STEPD_CATALOGUE and STEPD_LIBDIR are read where they act, by every command. */
+ * "stepd": not meant for us. STEPD_CATALOGUE, STEPD_LIBDIR and what the GPU plug-ins read (STEPD_CUDA_GRAPHS, STEPD_EMU_...)
+ * are read where they act, by every command. */
 static bool env_foreign(const char *low, const char *value)
 {
     return strncmp(low, "service_", 8) == 0 || strncmp(low, "port_", 5) == 0 ||
            strncmp(low, "test_", 5) == 0 || strcmp(low, "catalogue") == 0 ||
-           strcmp(low, "libdir") == 0 ||
+           strcmp(low, "libdir") == 0 || strncmp(low, "emu_", 4) == 0 ||
+           strcmp(low, "cuda_graphs") == 0 ||
            (strcmp(low, "port") == 0 && strncmp(value, "tcp://", 6) == 0);
 }
 

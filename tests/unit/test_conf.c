@@ -181,8 +181,13 @@ static void test_errors_file(void **st)
     struct err e;
     assert_int_equal(parse(&c, &e, NULL, 1, "--config=/nonexistent/x"), ERR_IO);
     assert_non_null(strstr(e.text, "/nonexistent/x"));
-    char *pod[] = {"STEPD_PORT=tcp://10.0.0.1:8000", "STEPD_SERVICE_HOST=10.0.0.1",
-                   "STEPD_PORT_8000_TCP=tcp://10.0.0.1:8000", "STEPD_MODELS=/m", NULL};
+    char *pod[] = {"STEPD_PORT=tcp://10.0.0.1:8000",
+                   "STEPD_SERVICE_HOST=10.0.0.1",
+                   "STEPD_PORT_8000_TCP=tcp://10.0.0.1:8000",
+                   "STEPD_MODELS=/m",
+                   "STEPD_EMU_FAIL=launch:3",
+                   "STEPD_CUDA_GRAPHS=0",
+                   NULL};
     assert_int_equal(parse(&c, &e, pod, 0), 0);
     assert_int_equal(c->port, 8000);
     assert_string_equal(c->models_dir, "/m");
