@@ -90,7 +90,8 @@ $(EMU)/%.cc.o: %.cc
 	@mkdir -p $(@D)
 	$(EMU_CXX) -c -o $@ $<
 CU_TESTS := $(patsubst %.cu,$(B)/%,$(wildcard tests/cuda/test_*.cu))
-$(CU_TESTS): $(B)/tests/cuda/%: $(EMU)/tests/cuda/%.cu.o $(EMU_O)
+CU_REF  := $(patsubst %.c,$(EMU)/%.o,$(wildcard engine/ref/*.c tests/cuda/*.c))
+$(CU_TESTS): $(B)/tests/cuda/%: $(EMU)/tests/cuda/%.cu.o $(EMU_O) $(CU_REF)
 	@mkdir -p $(@D)
 	$(CXX) $(filter -fsanitize=%,$(CU_OPT)) -o $@ $^ -ldl -lpthread -lm
 test-cuda: $(CU_TESTS)

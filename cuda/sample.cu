@@ -1,408 +1,274 @@
-/* cu_sample: the next token of each row, without a sort. One block a row: edits in place (mask, bans, bias, penalties),
- * then the largest, or a draw: top_k and top_p find their threshold by radix selection on the order-preserving integer of
- * the logit, weights are 40-bit fixed point, so every sum is exact, whatever the order of its atomics, and the draw walks
- * the ids in order. Same token as the reference but where the number falls within rounding of a cumulative sum.
- * Definitions: engine/ops_sample.h. Any vocabulary. */
-#include "cuda/kern.cuh"
+/* op_sample on the device: one block a row, no sort, no wait, nothing between rows.
+ *
+ * Order: value, then lower id. A "key" is a float's order as an unsigned number. Every filter (min_p, top_k, top_p)
+ * keeps a prefix of the tokens in that order, so the candidates are always: key > cut.key, and the first cut.n_equal
+ * ids of those equal to it. A cut is found by one histogram of linear bins below the maximum, then among the keys of
+ * the one bin that the target falls in: all against all when they fit in shared memory, else by bisection of the bits.
+ *
+ * Weights exp((x - max) / T) are whole numbers of 2^-43: sums are exact, so they need no fixed order, and the inverse
+ * cumulative distribution has no rounding beyond that of each weight (expf, relative 2e-7, plus 2^-44).
+ * n_vocab <= 2^20, so a sum fits 64 bits. With T = 1 the same sums give log-probabilities.
+ *
+ * Work space, one piece a row: f32 [n_vocab] the edited logits, u32 [n_vocab] counts of known tokens; nothing is
+ * expected in it. Rows without edits leave it alone. The logits are only read. */
+#include "cuda/sample.cuh"
 
-#define THREADS 512
-#define WARPS   (THREADS / 32)
-#define FIXED   1099511627776.0 /* 2^40 */
+/* ---------------------------------------------------------------- edits */
 
-struct sample_args {
-    float *logits;
-    int64_t ld;
-    int32_t n_vocab;
-    const struct cu_sample_row *rows;
-    const int32_t *ints, *bias_id;
-    const float *bias_val;
-    struct cu_sample_out *out;
-    int32_t *sampled, *seen; /* seen [n, n_vocab]: times a token was output, and SEEN_PROMPT */
-    const cu_count *count;
-};
-#define SEEN_PROMPT 0x40000000
-
-struct Shared {
-    float f[WARPS];
-    int32_t id[WARPS];
-    unsigned long long sum[WARPS], bin[256];
-    int32_t ties[WARPS];
-    unsigned long long total;
-    uint32_t key;
-    int32_t result;
-};
-
-/* Larger float, larger integer. */
-__device__ __forceinline__ uint32_t key_of(float x)
+static __device__ bool penalised(const cu_sample_row &r)
 {
-    const uint32_t u = __float_as_uint(x);
-    return u >> 31 ? ~u : u | 0x80000000u;
+    return (r.repetition_penalty > 0 && r.repetition_penalty != 1) || r.presence_penalty != 0 ||
+           r.frequency_penalty != 0;
 }
 
-/* Largest value and lowest id that has it, in every thread. */
-__device__ __forceinline__ void block_argmax(float &v, int &id, Shared &s)
+/* The logits after mask, bans and bias, in e. cnt is zeroed where penalties follow. */
+static __device__ void edit_lists(const struct cu_sample &a, const cu_sample_row &r, const float *x,
+                                  float *e, unsigned *cnt, int n)
 {
-    for (int o = 16; o; o >>= 1) {
-        const float w = __shfl_xor_sync(0xffffffffu, v, o);
-        const int j = __shfl_xor_sync(0xffffffffu, id, o);
-        if (w > v || (w == v && j < id))
-            v = w, id = j;
+    bool pen = penalised(r);
+    const int32_t *mask = r.mask >= 0 ? a.ints + r.mask : nullptr;
+    for (int i = (int)threadIdx.x; i < n; i += (int)blockDim.x) {
+        bool on = !mask || ((unsigned)mask[i / 32] >> (i % 32) & 1);
+        e[i] = on ? x[i] : -INFINITY;
+        if (pen)
+            cnt[i] = 0;
     }
     __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        s.f[threadIdx.x / 32] = v, s.id[threadIdx.x / 32] = id;
-    __syncthreads();
-    v = s.f[0], id = s.id[0];
-    for (int i = 1; i < WARPS; i++)
-        if (s.f[i] > v || (s.f[i] == v && s.id[i] < id))
-            v = s.f[i], id = s.id[i];
-}
-
-__device__ __forceinline__ unsigned long long block_sum64(unsigned long long v, Shared &s)
-{
-    for (int o = 16; o; o >>= 1)
-        v += __shfl_xor_sync(0xffffffffu, v, o);
-    __syncthreads();
-    if (threadIdx.x % 32 == 0)
-        s.sum[threadIdx.x / 32] = v;
-    __syncthreads();
-    v = 0;
-    for (int i = 0; i < WARPS; i++)
-        v += s.sum[i];
-    return v;
-}
-
-/* NaN or +infinity anywhere, or nothing but -infinity; else the largest. */
-__device__ __forceinline__ bool row_max(const float *x, int n, float &max, int &id, Shared &s)
-{
-    int bad = 0;
-    max = -INFINITY, id = 0x7fffffff;
-    for (int i = (int)threadIdx.x; i < n; i += THREADS) {
-        bad |= !(x[i] < INFINITY);
-        if (x[i] > max)
-            max = x[i], id = i;
-    }
-    block_argmax(max, id, s);
-    return __syncthreads_or(bad) || !(max > -INFINITY);
-}
-
-/* ---- log-probabilities of the raw distribution ---- */
-
-__device__ __forceinline__ void top_fill(const sample_args &a, const float *x, cu_sample_out *o,
-                                         int want, double lse, Shared &s)
-{
-    float last = INFINITY;
-    int last_id = -1;
-    const int n_top = want < a.n_vocab ? want : a.n_vocab;
-    for (int t = 0; t < n_top; t++) { /* the largest behind the last one found */
-        float v = -INFINITY;
-        int id = 0x7fffffff;
-        for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-            if ((x[i] < last || (x[i] == last && i > last_id)) &&
-                (x[i] > v || (x[i] == v && i < id)))
-                v = x[i], id = i;
-        block_argmax(v, id, s);
-        if (threadIdx.x == 0)
-            o->top_id[t] = id, o->top_logprob[t] = (float)((double)v - lse);
-        last = v, last_id = id;
-    }
-    if (threadIdx.x == 0)
-        o->n_top = n_top;
-}
-
-__device__ __forceinline__ double log_sum(const sample_args &a, const float *x, float max,
-                                          Shared &s)
-{
-    unsigned long long sum = 0;
-    for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-        sum += (unsigned long long)((double)expf(x[i] - max) * FIXED);
-    return (double)max + log((double)block_sum64(sum, s) / FIXED);
-}
-
-__device__ __forceinline__ int rank_of(const sample_args &a, const float *x, float v, int token,
-                                       Shared &s)
-{
-    unsigned long long n = 0;
-    for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-        n += x[i] > v || (x[i] == v && i < token);
-    return (int)block_sum64(n, s) + 1;
-}
-
-/* ---- edits ---- */
-
-__device__ __forceinline__ void edit(const sample_args &a, const struct cu_sample_row &r, float *x,
-                                     int32_t *seen)
-{
-    const int t = (int)threadIdx.x;
-    const bool penalty =
-        r.repetition_penalty != 1 || r.presence_penalty != 0 || r.frequency_penalty != 0;
-    if (r.mask >= 0)
-        for (int i = t; i < a.n_vocab; i += THREADS)
-            if (!((uint32_t)a.ints[r.mask + i / 32] >> (i % 32) & 1))
-                x[i] = -INFINITY;
-    __syncthreads();
-    for (int i = t; i < r.n_ban; i += THREADS) {
-        const int id = a.ints[r.ban + i];
-        if (id >= 0 && id < a.n_vocab)
-            atomicExch(&x[id], -INFINITY); /* a list may name a token twice */
+    for (int i = (int)threadIdx.x; i < r.n_ban; i += (int)blockDim.x) {
+        int t = a.ints[r.ban + i];
+        if (t >= 0 && t < n)
+            atomicExch(&e[t], -INFINITY); /* a list may name a token twice */
     }
     __syncthreads();
-    if (t == 0) /* in the list's order: an id may stand there twice */
-        for (int i = 0; i < r.n_bias; i++)
-            if (a.bias_id[r.bias + i] >= 0 && a.bias_id[r.bias + i] < a.n_vocab)
-                x[a.bias_id[r.bias + i]] += a.bias_val[r.bias + i];
-    __syncthreads();
-    if (!penalty)
-        return;
-    for (int i = t; i < a.n_vocab; i += THREADS)
-        seen[i] = 0;
-    __syncthreads();
-    for (int i = t; i < r.n_hist; i += THREADS) {
-        const int id = a.ints[r.hist + i];
-        if (id < 0 || id >= a.n_vocab)
+    const int32_t *id = a.bias_id + r.bias;
+    for (int i = (int)threadIdx.x; i < r.n_bias; i += (int)blockDim.x) {
+        int t = id[i], first = 0;
+        if (t < 0 || t >= n)
             continue;
-        if (i < r.n_prompt)
-            atomicOr(&seen[id], SEEN_PROMPT);
-        else
-            atomicAdd(&seen[id], 1);
-    }
-    __syncthreads();
-    const float rep = r.repetition_penalty > 0 ? r.repetition_penalty : 1;
-    for (int i = t; i < a.n_vocab; i += THREADS) {
-        const int n = seen[i] & ~SEEN_PROMPT;
-        if (!seen[i])
-            continue;
-        float v = x[i] > 0 ? x[i] / rep : x[i] * rep;
-        x[i] = n ? v - r.presence_penalty - r.frequency_penalty * (float)n : v;
+        while (id[first] != t)
+            first++;
+        if (first < i)
+            continue; /* the thread of its first entry adds all, in order */
+        float v = e[t];
+        for (int k = i; k < r.n_bias; k++)
+            if (id[k] == t)
+                v = __fadd_rn(v, a.bias_val[r.bias + k]);
+        e[t] = v;
     }
     __syncthreads();
 }
 
-/* ---- the draw ---- */
+/* Count each known token, then let whoever takes its count away first apply the penalties. */
+static __device__ void edit_penalties(const struct cu_sample &a, const cu_sample_row &r, float *e,
+                                      unsigned *cnt, int n)
+{
+    const int32_t *hist = a.ints + r.hist;
+    float rep = r.repetition_penalty > 0 ? r.repetition_penalty : 1;
+    for (int i = (int)threadIdx.x; i < r.n_hist; i += (int)blockDim.x) {
+        int t = hist[i];
+        if (t >= 0 && t < n) {
+            atomicOr(&cnt[t], 0x80000000u);
+            if (i >= r.n_prompt)
+                atomicAdd(&cnt[t], 1u);
+        }
+    }
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < r.n_hist; i += (int)blockDim.x) {
+        int t = hist[i];
+        unsigned c = t >= 0 && t < n ? atomicExch(&cnt[t], 0u) : 0;
+        if (!c)
+            continue;
+        float v = e[t], out = (float)(c & 0x7fffffffu);
+        v = v > 0 ? __fdiv_rn(v, rep) : __fmul_rn(v, rep);
+        if (out > 0)
+            v = __fsub_rn(v, __fmaf_rn(r.frequency_penalty, out, r.presence_penalty));
+        e[t] = v;
+    }
+    __syncthreads();
+}
 
-struct Draw {
-    float max, inv_t, min_p;
-    int best;     /* never dropped */
-    uint32_t key; /* keys above stay, of those equal the first `ties` by id */
-    long long ties;
+/* ---------------------------------------------------------------- the choice */
+
+struct pick {
+    int token, bad;
 };
 
-__device__ __forceinline__ unsigned long long weight(const Draw &d, float x, int id)
+/* Kept: whole bins below the histogram's cut and the part of the cut's bin. Returns the kept mass. */
+static __device__ u64 filter(const view &v, const cu_sample_row &r, cut *c, sample_smem *s)
 {
-    const float e = expf((x - d.max) * d.inv_t);
-    if (e < d.min_p && id != d.best)
-        return 0;
-    return (unsigned long long)((double)e * FIXED);
-}
-
-/* Lowers the threshold bit by bit: the key T with sum(> T) < want <= sum(>= T), where an element counts its weight (or
- * one). Elements below d's present threshold do not count. Gives T and what is above it. */
-__device__ __forceinline__ uint32_t select_key(const sample_args &a, const float *x, const Draw &d,
-                                               bool weighted, unsigned long long want,
-                                               unsigned long long &above, Shared &s)
-{
-    uint32_t prefix = 0;
-    above = 0;
-    for (int shift = 24; shift >= 0; shift -= 8) {
-        for (int i = (int)threadIdx.x; i < 256; i += THREADS)
-            s.bin[i] = 0;
-        __syncthreads();
-        for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS) {
-            const uint32_t k = key_of(x[i]);
-            if (k < d.key || (shift < 24 && k >> (shift + 8) != prefix >> (shift + 8)))
-                continue;
-            const unsigned long long w = weighted ? weight(d, x[i], i) : 1;
-            if (w)
-                atomicAdd(&s.bin[k >> shift & 255], w);
-        }
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            int b = 255;
-            unsigned long long run = above;
-            while (b > 0 && run + s.bin[b] < want)
-                run += s.bin[b--];
-            s.key = prefix | (uint32_t)b << shift;
-            s.total = run;
-        }
-        __syncthreads();
-        prefix = s.key;
-        above = s.total;
-        __syncthreads();
-    }
-    return prefix;
-}
-
-/* Warp w owns ids [w * seg, (w + 1) * seg). Ties before a warp's ids, and the total weight of what is kept. */
-__device__ __forceinline__ bool kept(const Draw &d, uint32_t key, long long tie)
-{
-    return key > d.key || (key == d.key && tie < d.ties);
-}
-
-__device__ __forceinline__ int draw(const sample_args &a, const float *x, const Draw &d,
-                                    double uniform, Shared &s)
-{
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
-              seg = ((a.n_vocab + WARPS - 1) / WARPS + 31) / 32 * 32;
-    const int lo = warp * seg, hi = min(a.n_vocab, lo + seg);
-    int ties = 0;
-    for (int i = lo; i < hi; i += 32)
-        ties += __popc(__ballot_sync(
-            0xffffffffu, i + lane < hi && key_of(x[i + lane < hi ? i + lane : lo]) == d.key));
-    if (lane == 0)
-        s.ties[warp] = ties;
-    __syncthreads();
-    long long before = 0;
-    for (int i = 0; i < warp; i++)
-        before += s.ties[i];
-    /* two rounds over the warp's ids: its weight, then, in the warp that holds the number, the id */
-    unsigned long long target = 0, run = 0;
-    for (int round = 0; round < 2; round++) {
-        long long tie0 = before;
-        int found = -1;
-        for (int i = lo; i < hi; i += 32) {
-            const bool in = i + lane < hi;
-            const float v = x[in ? i + lane : lo];
-            const uint32_t k = key_of(v);
-            const unsigned same = __ballot_sync(0xffffffffu, in && k == d.key);
-            const long long tie = tie0 + __popc(same & ((1u << lane) - 1));
-            unsigned long long w = in && kept(d, k, tie) ? weight(d, v, i + lane) : 0, up = w;
-            for (int o = 1; o < 32; o <<= 1) {
-                const unsigned long long y = __shfl_up_sync(0xffffffffu, up, (unsigned)o);
-                up += lane >= o ? y : 0;
-            }
-            const unsigned hit = __ballot_sync(0xffffffffu, round && w && run + up > target);
-            if (hit && found < 0)
-                found = i + __ffs((int)hit) - 1;
-            run += __shfl_sync(0xffffffffu, up, 31);
-            tie0 += __popc(same);
-        }
-        if (round == 0) {
-            if (lane == 0)
-                s.sum[warp] = run;
-            __syncthreads();
-            unsigned long long all = 0;
-            run = 0;
-            for (int i = 0; i < WARPS; i++) {
-                run += i < warp ? s.sum[i] : 0;
-                all += s.sum[i];
-            }
-            target = (unsigned long long)(uniform * (double)all);
-            target = target < all ? target : all - 1;
-            if (threadIdx.x == 0)
-                s.result = d.best;
-            __syncthreads();
-        } else if (lane == 0 && found >= 0 && run - s.sum[warp] <= target) {
-            s.result =
-                found; /* one warp only: the sums before it do not reach the number, with it they do */
-        }
-    }
-    __syncthreads();
-    return s.result;
-}
-
-__device__ __forceinline__ int choose(const sample_args &a, const struct cu_sample_row &r,
-                                      const float *x, float max, int best, Shared &s)
-{
-    Draw d = {max, 1 / r.temperature, r.min_p, best, 0, (long long)a.n_vocab};
-    unsigned long long above = 0;
-    if (r.top_k > 0 && r.top_k < a.n_vocab) {
-        d.key = select_key(a, x, d, false, (unsigned long long)r.top_k, above, s);
-        d.ties = (long long)r.top_k - (long long)above;
+    u64 all = histogram(v, s);
+    *c = {0, ~0u};
+    if (r.top_k > 0 && (u64)r.top_k < s->total_count) {
+        *c = cut_find<false>(v, (u64)r.top_k, s);
+        all = s->kept_mass;
     }
     if (r.top_p < 1) {
-        unsigned long long all = 0, w;
-        for (int i = (int)threadIdx.x; i < a.n_vocab;
-             i += THREADS) /* ties are counted whole first */
-            all += key_of(x[i]) > d.key ? weight(d, x[i], i) : 0;
-        all = block_sum64(all, s);
-        unsigned long long n_tie = 0;
-        for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-            n_tie += key_of(x[i]) == d.key;
-        n_tie = block_sum64(n_tie, s);
-        const float tie_x = __uint_as_float(d.key >> 31 ? d.key & 0x7fffffffu : ~d.key);
-        w = d.key ? weight(d, tie_x, -1) : 0;
-        all += w * ((long long)n_tie < d.ties ? n_tie : (unsigned long long)d.ties);
-        unsigned long long want = (unsigned long long)((double)r.top_p * (double)all);
-        const uint32_t key = select_key(a, x, d, true, want ? want : 1, above, s);
-        const float x_at = __uint_as_float(key >> 31 ? key & 0x7fffffffu : ~key);
-        w = weight(d, x_at, best);
-        const long long need =
-            w ? (long long)((want - (above < want ? above : want) + w - 1) / w) : 1;
-        if (key > d.key)
-            d.ties = need > 0 ? need : 1;
-        else
-            d.ties = need < d.ties ? (need > 0 ? need : 1) : d.ties;
-        d.key = key;
+        double want = (r.top_p > 0 ? (double)r.top_p : 0) * (double)all;
+        u64 target = (u64)ceil(want);
+        target = target < 1 ? 1 : target > all ? all : target;
+        /* A prefix of a prefix: the mass before its end is the same with or without top_k. */
+        *c = cut_find<true>(v, target, s);
+        all = s->kept_mass;
     }
-    return draw(a, x, d, r.uniform, s);
+    return all;
 }
 
-static __global__ void __launch_bounds__(THREADS) sample(sample_args a)
+static __device__ int choose_random(view v, const cu_sample_row &r, sample_smem *s, bool simple)
 {
-    SHARED(Shared, s);
-    const int64_t row = blockIdx.x;
-    if (row >= a.count->n_logit)
+    float t = 1 / r.temperature;
+    v.inv_t = t < 1e30f ? t : 1e30f;
+    v.min_w = r.min_p > 0 ? (r.min_p < 1 ? r.min_p : 1) : 0;
+    cut c = {0, ~0u};
+    if (!simple && (r.top_k > 0 || r.top_p < 1))
+        filter(v, r, &c, s);
+    return draw(v, c, r.uniform, s);
+}
+
+static __device__ pick choose(const struct cu_sample &a, const cu_sample_row &r, view v, char *ws,
+                              sample_smem *s, best raw)
+{
+    best b = raw;
+    if (!a.simple && (r.mask >= 0 || r.n_ban > 0 || r.n_bias > 0 || penalised(r))) {
+        float *e = reinterpret_cast<float *>(ws);
+        unsigned *cnt = reinterpret_cast<unsigned *>(e + v.n);
+        edit_lists(a, r, v.x, e, cnt, v.n);
+        if (penalised(r))
+            edit_penalties(a, r, e, cnt, v.n);
+        v.x = e;
+        b = best_find(v, s);
+        if (b.bad)
+            return {0, 1};
+    }
+    v.max = b.x;
+    return {r.temperature > 0 ? choose_random(v, r, s, a.simple) : b.id, 0};
+}
+
+/* ---------------------------------------------------------------- log-probabilities */
+
+/* The n_top most likely of the raw distribution into o, most likely first. */
+static __device__ void top_list(const view &v, int n_top, double lse, cu_sample_out *o,
+                                sample_smem *s)
+{
+    histogram(v, s);
+    cut c = {0, ~0u};
+    if (n_top < v.n)
+        c = cut_find<false>(v, (u64)n_top, s);
+    collect(v, c, n_top, s);
+    /* At most 20, each found with its place by counting those before it. */
+    int i = (int)threadIdx.x;
+    if (i < n_top) {
+        unsigned key = s->list_key[i];
+        int id = s->top_id[i], at = 0;
+        for (int k = 0; k < n_top; k++)
+            at += s->list_key[k] > key || (s->list_key[k] == key && s->top_id[k] < id);
+        o->top_id[at] = id;
+        o->top_logprob[at] = (float)((double)v.x[id] - lse);
+    }
+}
+
+static __device__ void logprobs(const cu_sample_row &r, view v, int token, cu_sample_out *o,
+                                sample_smem *s)
+{
+    v.inv_t = 1;
+    v.min_w = 0;
+    u64 sum = 0;
+    unsigned before = 0;
+    float xt = v.x[token];
+    for (int i = (int)threadIdx.x; i < v.n; i += (int)blockDim.x) {
+        float x = v.x[i];
+        sum += mass(v, x);
+        before += x > xt || (x == xt && i < token);
+    }
+    sum = block_add(sum, s);
+    u64 rank = block_add((u64)before, s);
+    double lse = (double)v.max + log((double)sum * MASS_ULP);
+    int n_top = r.n_top < v.n ? r.n_top : v.n;
+    if (n_top > 20)
+        n_top = 20;
+    if (threadIdx.x == 0) {
+        o->logprob = (float)((double)xt - lse);
+        o->rank = (int32_t)rank + 1;
+        o->n_top = n_top;
+    }
+    if (n_top > 0)
+        top_list(v, n_top, lse, o, s);
+}
+
+/* ---------------------------------------------------------------- kernel */
+
+struct sample_args {
+    struct cu_sample a;
+    const cu_count *count;
+    size_t ws_row;
+};
+
+static __global__ void __launch_bounds__(SAMPLE_THREADS) sample_kernel(sample_args k)
+{
+    DYN_SHARED(sample_smem, s);
+    const struct cu_sample &a = k.a;
+    int64_t row = blockIdx.x;
+    if (row >= k.count->n_logit)
         return;
-    const struct cu_sample_row r = a.rows[row];
-    struct cu_sample_out *o = &a.out[row];
-    float *x = a.logits + row * a.ld, max;
-    int best, token = r.target;
-    double lse = 0;
-    bool bad = row_max(x, a.n_vocab, max, best, s);
-    if (threadIdx.x == 0)
-        o->logprob = 0, o->rank = 0, o->n_top = 0;
-    const bool raw = r.n_top >= 0 && !bad;
-    float raw_target = 0;
-    if (raw) {
-        lse = log_sum(a, x, max, s);
-        top_fill(a, x, o, r.n_top, lse, s);
+    const cu_sample_row r = a.rows[row];
+    cu_sample_out *o = a.out + row;
+    view v = {static_cast<const float *>(a.logits.p) + row * a.logits.ld, a.logits.cols, 0, 1, 0};
+    if (threadIdx.x < 20) {
+        o->top_id[threadIdx.x] = 0;
+        o->top_logprob[threadIdx.x] = 0;
     }
-    /* edits overwrite: with log-probabilities the raw values are needed again, by token, behind the choice */
-    if (!bad && r.target < 0) {
-        float *y = x;
-        if (raw) { /* work on the copy in `seen`'s second half */
-            y = (float *)(a.seen + ((int64_t)gridDim.x + row) * a.n_vocab);
-            for (int i = (int)threadIdx.x; i < a.n_vocab; i += THREADS)
-                y[i] = x[i];
-            __syncthreads();
-        }
-        edit(a, r, y, a.seen + row * a.n_vocab);
-        bad = row_max(y, a.n_vocab, max, best, s);
-        token = best;
-        if (!bad && r.temperature > 0)
-            token = choose(a, r, y, max, best, s);
-    }
-    if (raw && !bad) {
-        raw_target = x[token];
-        const int rank = rank_of(a, x, raw_target, token, s);
-        if (threadIdx.x == 0)
-            o->logprob = (float)((double)raw_target - lse), o->rank = rank;
+    best b = best_find(v, s); /* its barriers order the zeros above before any result */
+    pick p = {r.target, b.bad};
+    if (!b.bad) {
+        v.max = b.x;
+        if (r.target < 0)
+            p = choose(a, r, v, static_cast<char *>(a.ws) + (size_t)row * k.ws_row, s, b);
+        else if (r.target >= v.n)
+            p.bad = 1;
     }
     if (threadIdx.x == 0) {
-        o->token = bad ? 0 : token;
-        o->bad = bad;
-        a.sampled[row] = bad ? 0 : token;
+        o->token = p.bad ? 0 : p.token;
+        o->bad = p.bad;
+        o->logprob = 0;
+        o->rank = o->n_top = 0;
+        if (a.sampled)
+            a.sampled[row] = o->token;
     }
+    if (!a.simple && !p.bad && r.n_top >= 0)
+        logprobs(r, v, p.token, o, s);
 }
 
-/* ------------------------------------------------------------------ launch */
+/* ---------------------------------------------------------------- launch */
+
+static size_t ws_row_bytes(int n_vocab)
+{
+    return ((size_t)n_vocab * 8 + 255) / 256 * 256;
+}
 
 extern "C" size_t cu_sample_ws(int n_row, int n_vocab)
 {
-    return (size_t)2 * (size_t)n_row * (size_t)n_vocab * sizeof(int32_t);
+    return n_row > 0 && n_vocab > 0 ? (size_t)n_row * ws_row_bytes(n_vocab) : 0;
 }
 
 extern "C" int cu_sample(const struct cu_sample *a, const struct cu_step *s, cu_stream st)
 {
-    if (!mat_ok(&a->logits) || a->logits.dt != CU_F32 || !a->rows || !a->out || !a->sampled ||
-        !a->ws || a->ws_bytes < cu_sample_ws(s->logit_max, a->logits.cols))
+    if (!a || !s || !s->count || s->logit_max < 0 || !a->rows || !a->out)
         return CU_BAD;
-    if (s->logit_max <= 0)
+    const cu_mat &m = a->logits;
+    if (!m.p || m.dt != CU_F32 || m.cols < 1 || m.cols > SAMPLE_VOCAB_MAX || m.ld < m.cols ||
+        (uintptr_t)m.p % 4)
+        return CU_BAD;
+    /* The lists may be absent: no row names an entry then. */
+    if (!a->simple &&
+        (!a->ws || (uintptr_t)a->ws % 4 || a->ws_bytes < cu_sample_ws(s->logit_max, m.cols)))
+        return CU_BAD;
+    if (s->logit_max == 0)
         return 0;
-    sample_args g = {
-        (float *)a->logits.p, a->logits.ld, a->logits.cols, a->rows,          a->ints, a->bias_id,
-        a->bias_val,          a->out,       a->sampled,     (int32_t *)a->ws, s->count};
-    launch_cfg c = {
-        dim3((unsigned)s->logit_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
-    return launched(launch(c, sample, g));
+    launch_cfg c = {};
+    c.grid = dim3((unsigned)s->logit_max);
+    /* A function of the vocabulary alone. */
+    c.block = dim3(m.cols <= 2048 ? 128 : SAMPLE_THREADS);
+    c.smem = sizeof(sample_smem);
+    c.stream = (cudaStream_t)st;
+    sample_args k = {*a, s->count, ws_row_bytes(m.cols)};
+    return (int)launch(c, sample_kernel, k);
 }
