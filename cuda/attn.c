@@ -18,7 +18,7 @@ static bool shape_ok(const struct cu_attn *a, const struct cu_step *s)
 static bool tensor(const struct cu_attn *a)
 {
     const struct cu_kv *kv = a->kv;
-    return kv->dt != CU_F32 && kv->head_dim % 16 == 0 && kv->head_dim <= 256 &&
+    return a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 && kv->head_dim <= 256 &&
            (uintptr_t)kv->p % 16 == 0;
 }
 

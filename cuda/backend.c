@@ -28,6 +28,8 @@ int cu__check(struct dev *d, cudaError_t e, const char *what)
 
 int cu__launched(struct dev *d, int rc, const char *what)
 {
+    if (rc == CU_BAD)
+        log_error("cuda", "op=%s error=\"its kernel refuses these shapes\"", what);
     return rc == CU_BAD ? ERR_INVAL : cu__check(d, (cudaError_t)rc, what);
 }
 
@@ -80,8 +82,8 @@ static void dev_close(struct dev *d)
         cudaStreamSynchronize(d->stream);
     cu__graphs_drop(d);
     slots_close(d);
-    struct grow *all[] = {&d->dev_meta, &d->dev_sample, &d->dev_out, &d->dev_seen,
-                          &d->ws,       &d->attn_ws,    &d->flags};
+    struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out,
+                          &d->dev_seen, &d->ws,       &d->attn_ws,    &d->flags};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         cudaFree(all[i]->p);
     cudaFree(d->sampled);

@@ -30,6 +30,7 @@ enum rec_kind {
 };
 struct rec {
     enum rec_kind kind;
+    int32_t lone; /* > 0: that many rows, whatever the step has */
     union {
         struct cu_embed embed;
         struct cu_rmsnorm rmsnorm;
@@ -85,7 +86,7 @@ struct dev {
     bool in_step, decode_only;
     struct cu_step step;
     int32_t stride, cap_row, cap_seq; /* what the device's step arrays are laid out for */
-    struct grow dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags;
+    struct grow dev_lone, dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags;
     int32_t *sampled;
     size_t n_sampled;
 

@@ -13,7 +13,7 @@ struct embed_args {
     int64_t ld;
     const cu_count *count;
     const int32_t *tok, *sampled;
-    cu_part p;
+    cu_part part[3];
     int64_t n_in;
     int32_t stages;
     float scale;
@@ -66,22 +66,33 @@ static __global__ void __launch_bounds__(THREADS) embed(embed_args a)
     if (i >= a.count->n_row)
         return;
     const int t = a.tok[i];
-    const int64_t row = t >= 0 ? t : a.sampled[-1 - t];
+    int64_t row = t >= 0 ? t : a.sampled[-1 - t];
+    int p = 0;
+    while (p < 2 && row >= a.part[p].n_out)
+        row -= a.part[p++].n_out;
     for (int64_t k = threadIdx.x; k < a.n_in; k += THREADS)
-        a.dst[i * a.ld + k] = __fmul_rn(value_at(a.p, row, k, a.n_in, a.stages), a.scale);
+        a.dst[i * a.ld + k] = __fmul_rn(value_at(a.part[p], row, k, a.n_in, a.stages), a.scale);
 }
 
 /* ------------------------------------------------------------------ launch */
 
 extern "C" int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_stream st)
 {
-    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || a->w->n_part != 1 || a->dst.cols != a->w->n_in)
+    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || a->dst.cols != a->w->n_in)
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
-    embed_args e = {(float *)a->dst.p, a->dst.ld,     s->count,   s->tok,
-                    s->sampled,        a->w->part[0], a->w->n_in, (int)(a->w->n_in_pad / CU_STAGE),
-                    a->scale};
+    embed_args e = {};
+    e.dst = (float *)a->dst.p;
+    e.ld = a->dst.ld;
+    e.count = s->count;
+    e.tok = s->tok;
+    e.sampled = s->sampled;
+    e.n_in = a->w->n_in;
+    e.stages = (int)(a->w->n_in_pad / CU_STAGE);
+    e.scale = a->scale;
+    for (int i = 0; i < a->w->n_part; i++)
+        e.part[i] = a->w->part[i];
     launch_cfg c = {
         dim3((unsigned)s->row_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
     return launched(launch(c, embed, e));

@@ -21,13 +21,12 @@ static bool vec_of(const struct dev *d, const struct tensor *t, const float **ou
     return !t->buf || *out;
 }
 
-/* Which of the step's counts the rows of an op are: forwards work on all rows or on those with logits. */
-static int rows_of(const struct dev *d, int64_t n, enum cu_rows *out)
+/* Which of the step's counts the rows of an op are: forwards work on all rows or on those with logits. Another number is
+ * noted in *lone. */
+static enum cu_rows rows_of(const struct dev *d, int64_t n, int32_t *lone)
 {
-    if (!d->in_step || (n != d->meta.n_row && n != d->meta.n_logit))
-        return ERR_INVAL;
-    *out = n == d->meta.n_row ? CU_ROWS_ALL : CU_ROWS_LOGIT;
-    return 0;
+    *lone = d->in_step && (n == d->meta.n_row || n == d->meta.n_logit) ? 0 : (int32_t)n;
+    return *lone || n == d->meta.n_row ? CU_ROWS_ALL : CU_ROWS_LOGIT;
 }
 
 static enum dtype mul_of(const struct dev *d)
@@ -59,14 +58,15 @@ int cu__embed(struct dev *d, const struct op_embed *a)
 
 int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 {
-    enum cu_rows rows;
-    if (ops_check_rmsnorm(a, mul_of(d)) || rows_of(d, a->x.shape[0], &rows))
+    if (ops_check_rmsnorm(a, mul_of(d)))
         return ERR_INVAL;
+    if (a->x.shape[0] == 0)
+        return 0;
     struct rec *r = cu__record(d, REC_RMSNORM);
     if (!r)
         return ERR_NOMEM;
     r->u.rmsnorm.eps = a->eps;
-    r->u.rmsnorm.rows = rows;
+    r->u.rmsnorm.rows = rows_of(d, a->x.shape[0], &r->lone);
     bool ok = mat_of(d, &a->dst, &r->u.rmsnorm.dst) && mat_of(d, &a->x, &r->u.rmsnorm.x) &&
               mat_of(d, &a->add, &r->u.rmsnorm.add) && vec_of(d, &a->w, &r->u.rmsnorm.w);
     return undo(d, ok ? 0 : ERR_INVAL);
@@ -74,15 +74,15 @@ int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 
 int cu__linear(struct dev *d, const struct op_linear *a)
 {
-    enum cu_rows rows;
-    if (!a->w || ops_check_linear(a, mul_of(d), a->w->w.n_in, a->w->w.n_out) ||
-        rows_of(d, a->src.shape[0], &rows))
+    if (!a->w || ops_check_linear(a, mul_of(d), a->w->w.n_in, a->w->w.n_out))
         return ERR_INVAL;
+    if (a->src.shape[0] == 0)
+        return 0;
     struct rec *r = cu__record(d, REC_LINEAR);
     if (!r)
         return ERR_NOMEM;
     r->u.linear.w = &a->w->w;
-    r->u.linear.rows = rows;
+    r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);
     bool ok = mat_of(d, &a->dst, &r->u.linear.dst) && mat_of(d, &a->src, &r->u.linear.src) &&
               vec_of(d, &a->bias, &r->u.linear.bias);
     return undo(d, ok ? 0 : ERR_INVAL);
@@ -133,14 +133,15 @@ int cu__attn(struct dev *d, const struct op_attn *a)
 
 int cu__act_mul(struct dev *d, const struct op_act_mul *a)
 {
-    enum cu_rows rows;
-    if (ops_check_act_mul(a, mul_of(d)) || rows_of(d, a->dst.shape[0], &rows))
+    if (ops_check_act_mul(a, mul_of(d)))
         return ERR_INVAL;
+    if (a->dst.shape[0] == 0)
+        return 0;
     struct rec *r = cu__record(d, REC_ACT_MUL);
     if (!r)
         return ERR_NOMEM;
     r->u.act_mul.act = (int32_t)a->act;
-    r->u.act_mul.rows = rows;
+    r->u.act_mul.rows = rows_of(d, a->dst.shape[0], &r->lone);
     return undo(d, mat_of(d, &a->dst, &r->u.act_mul.dst) &&
                            mat_of(d, &a->gate_up, &r->u.act_mul.gate_up)
                        ? 0
@@ -161,15 +162,16 @@ int cu__gather(struct dev *d, const struct op_gather *a)
 
 int cu__scale(struct dev *d, const struct op_scale *a)
 {
-    enum cu_rows rows;
-    if (ops_check_scale(a) || rows_of(d, a->x.shape[0], &rows))
+    if (ops_check_scale(a))
         return ERR_INVAL;
+    if (a->x.shape[0] == 0)
+        return 0;
     struct rec *r = cu__record(d, REC_SCALE);
     if (!r)
         return ERR_NOMEM;
     r->u.scale.scale = a->scale;
     r->u.scale.softcap = a->softcap;
-    r->u.scale.rows = rows;
+    r->u.scale.rows = rows_of(d, a->x.shape[0], &r->lone);
     return undo(d, mat_of(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
 }
 

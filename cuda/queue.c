@@ -27,9 +27,8 @@ static const char *const names[] = {"embed",   "rmsnorm", "linear", "rope_kv", "
                                     "act_mul", "gather",  "scale",  "sample"};
 
 /* Work space is the device's: it is put in here, not kept in the record, so that growing changes no key. */
-static int rec_launch(struct dev *d, const struct rec *r)
+static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *s)
 {
-    const struct cu_step *s = &d->step;
     cu_stream st = d->stream;
     struct rec x = *r;
     switch (r->kind) {
@@ -60,11 +59,33 @@ static int rec_launch(struct dev *d, const struct rec *r)
     }
 }
 
+/* An op on rows that are not the step's has a count of its own. */
+static int lone_step(struct dev *d, int n, struct cu_step *s)
+{
+    struct cu_count c = {.n_row = n, .n_logit = n};
+    int rc = cu__grow(d, &d->dev_lone, sizeof c, false);
+    *s = (struct cu_step){.count = d->dev_lone.p,
+                          .sampled = d->sampled,
+                          .row_max = n,
+                          .logit_max = n,
+                          .split_max = 1};
+    return rc ? rc
+              : cu__check(
+                    d,
+                    cudaMemcpyAsync(d->dev_lone.p, &c, sizeof c, cudaMemcpyHostToDevice, d->stream),
+                    "count");
+}
+
 static int launch_all(struct dev *d)
 {
     int rc = 0;
-    for (int i = 0; i < d->n_rec && !rc; i++)
-        rc = cu__launched(d, rec_launch(d, &d->rec[i]), names[d->rec[i].kind]);
+    struct cu_step lone;
+    for (int i = 0; i < d->n_rec && !rc; i++) {
+        const struct rec *r = &d->rec[i];
+        if (r->lone && (rc = lone_step(d, r->lone, &lone)))
+            break;
+        rc = cu__launched(d, rec_launch(d, r, r->lone ? &lone : &d->step), names[r->kind]);
+    }
     return rc;
 }
 
@@ -76,8 +97,9 @@ static int workspace(struct dev *d)
         const struct rec *r = &d->rec[i];
         size_t n = 0;
         if (r->kind == REC_LINEAR)
-            n = cu_linear_ws(r->u.linear.w, r->u.linear.rows == CU_ROWS_LOGIT ? d->step.logit_max
-                                                                              : d->step.row_max);
+            n = cu_linear_ws(r->u.linear.w, r->lone                             ? r->lone
+                                            : r->u.linear.rows == CU_ROWS_LOGIT ? d->step.logit_max
+                                                                                : d->step.row_max);
         gemm = n > gemm ? n : gemm;
         if (r->kind != REC_ATTN || d->step.split_max < 2)
             continue;
@@ -178,7 +200,11 @@ int cu__flush(struct dev *d)
     if (!rc && d->n_rec)
         rc = workspace(d);
     if (!rc && d->n_rec) {
-        bool whole = d->rec[0].kind == REC_EMBED && d->rec[d->n_rec - 1].kind == REC_SAMPLE;
+        bool lone = false;
+        for (int i = 0; i < d->n_rec; i++)
+            lone = lone || d->rec[i].lone;
+        bool whole =
+            !lone && d->rec[0].kind == REC_EMBED && d->rec[d->n_rec - 1].kind == REC_SAMPLE;
         rc = d->graphs && d->decode_only && whole ? graph_run(d) : launch_all(d);
     }
     d->n_rec = 0;

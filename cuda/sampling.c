@@ -136,7 +136,8 @@ static int sampled_grow(struct dev *d, size_t n)
 /* Everything a sample of n rows needs; growing device arrays changes graph keys by itself. */
 static int sample_room(struct dev *d, struct slot *s, size_t n, size_t bytes, int n_vocab)
 {
-    size_t bound = (size_t)d->step.logit_max, out = s->n_out * sizeof *s->out;
+    size_t bound = d->in_step && (int)n == d->meta.n_logit ? (size_t)d->step.logit_max : n,
+           out = s->n_out * sizeof *s->out;
     int rc = pinned(d, &s->sample.p, &s->sample.n, bytes);
     if (!rc)
         rc = pinned(d, (void **)&s->out, &out, n * sizeof *s->out);
@@ -150,12 +151,14 @@ static int sample_room(struct dev *d, struct slot *s, size_t n, size_t bytes, in
     return rc || bound <= d->n_sampled ? rc : sampled_grow(d, bound * 2);
 }
 
-static int sample_record(struct dev *d, const struct op_sample *a, const struct arrays *dev)
+static int sample_record(struct dev *d, const struct op_sample *a, const struct arrays *dev,
+                         bool lone)
 {
     struct rec *r = cu__record(d, REC_SAMPLE);
     if (!r)
         return ERR_NOMEM;
     struct cu_sample *o = &r->u.sample;
+    r->lone = lone ? (int32_t)a->logits.shape[0] : 0;
     o->logits = (struct cu_mat){.p = cu__ptr(d, &a->logits),
                                 .ld = a->logits.stride[0],
                                 .cols = (int32_t)a->logits.shape[1]};
@@ -175,17 +178,22 @@ static int sample_record(struct dev *d, const struct op_sample *a, const struct 
 int cu__sample(struct dev *d, const struct op_sample *a)
 {
     size_t n = (size_t)a->logits.shape[0];
-    if (ops_check_sample(a) || !d->in_step || (int)n != d->meta.n_logit || d->n_open == 2)
+    bool lone = !d->in_step || (int)n != d->meta.n_logit;
+    if (ops_check_sample(a) || d->n_open == 2)
         return ERR_INVAL;
     if (n == 0 || d->failed)
         return d->failed;
+    if (lone && !d->in_step)
+        d->at_slot = (d->at_slot + 1) % N_SLOT;
     struct slot *s = &d->slot[d->at_slot];
     int n_vocab = (int)a->logits.shape[1];
     struct lists l = lists_of(a, n_vocab);
     size_t bytes = arrays_at(NULL, n, &l).bytes;
     /* With lists the arrays' places differ from step to step: such a step is not worth a graph of its own. */
-    d->decode_only = d->decode_only && l.ints == 0 && l.bias == 0;
-    int rc = sample_room(d, s, n, bytes, n_vocab);
+    d->decode_only = d->decode_only && l.ints == 0 && l.bias == 0 && !lone;
+    int rc = cu__check(d, cudaEventSynchronize(s->done), "sample");
+    if (!rc)
+        rc = sample_room(d, s, n, bytes, n_vocab);
     if (rc)
         return rc;
     struct arrays host = arrays_at(s->sample.p, n, &l), dev = arrays_at(d->dev_sample.p, n, &l);
@@ -195,7 +203,7 @@ int cu__sample(struct dev *d, const struct op_sample *a)
     rc = cu__check(
         d, cudaMemcpyAsync(d->dev_sample.p, s->sample.p, bytes, cudaMemcpyHostToDevice, d->stream),
         "sample");
-    if (rc || (rc = sample_record(d, a, &dev)) || (rc = cu__flush(d)))
+    if (rc || (rc = sample_record(d, a, &dev, lone)) || (rc = cu__flush(d)))
         return rc;
     rc = cu__check(d,
                    cudaMemcpyAsync(s->out, d->dev_out.p, n * sizeof *s->out, cudaMemcpyDeviceToHost,

@@ -47,6 +47,7 @@ def counts(text, rc):
 def environment(variant):
     supp = os.path.join(TOP, "tests", "tsan.supp")
     return dict(os.environ, STEPD=os.path.join(TOP, "build", variant, "stepd"), VARIANT=variant,
+                STEPD_LIBDIR=os.path.join(TOP, "build", variant),
                 ASAN_OPTIONS="detect_leaks=1:exitcode=99:allocator_may_return_null=1",
                 UBSAN_OPTIONS="print_stacktrace=1",
                 TSAN_OPTIONS="exitcode=66" + (":suppressions=" + supp if os.path.exists(supp) else ""))

@@ -19,7 +19,7 @@
 #include "engine/base/thread.h"
 #include "engine/cpu/dispatch.h"
 
-#define OT_MAX   8
+#define OT_MAX   16
 #define OT_GUARD 256 /* bytes of pattern before and behind an output */
 
 struct ot_back {
@@ -30,7 +30,7 @@ struct ot_back {
     char name[80];
 };
 static struct ot_back ot_backs[OT_MAX];
-static int ot_n;
+static int ot_n, ot_emu; /* ot_emu: index of the first emulated one; 0 = none */
 
 static inline void ot_add(const struct backend *b, const char *isa, int threads)
 {
@@ -49,12 +49,30 @@ static inline void ot_add(const struct backend *b, const char *isa, int threads)
     snprintf(x->name, sizeof x->name, "%s, %d threads", info.name, info.n_threads);
 }
 
-/* Index 0 is ref; 1.. are CPU tables with 1 thread; the last two are the best with 2 and 4. */
+/* The kernels of cuda/ by emulation, in four orders of threads; the plug-in is built beside the tests. */
+static inline void ot_add_emu(void)
+{
+    static const char *const order[] = {"/fwd", "/rev", "sm_80/1", "/2"};
+    const struct backend *b;
+    struct err e = {0};
+    if (backend_find("cuda-emu", &b, &e)) {
+        print_message("SKIP cuda-emu: %s\n", e.text);
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        ot_add(b, order[i], 1);
+        snprintf(ot_backs[ot_n - 1].name + strlen(ot_backs[ot_n - 1].name), 20, ", %s", order[i]);
+    }
+    ot_emu = ot_n - 4;
+}
+
+/* Index 0 is ref, then cuda-emu if it is built, the CPU tables with 1 thread, the best with 2 and 4. */
 static inline int ot_open(void **st)
 {
     (void)st;
     const char *best = "scalar";
     ot_add(&ref_backend, NULL, 0);
+    ot_add_emu();
     for (int i = 0; i < CPU_N_ISA; i++) {
         if (!cpu_isa_usable(i)) {
             print_message("SKIP isa %s: this processor can't run it\n", cpu_isas[i].name);
@@ -109,6 +127,13 @@ static inline struct tensor ot_tensor(const struct ot_back *x, int64_t rows, int
     assert_int_equal(x->b->write(x->d, b, 0, raw, all), 0);
     free(raw);
     return tensor_2d(DT_F32, b, OT_GUARD, rows, cols);
+}
+
+/* Issue and wait. */
+static inline int ot_sample(const struct ot_back *x, const struct op_sample *a)
+{
+    int rc = x->b->sample(x->d, a);
+    return rc ? rc : x->b->sample_wait(x->d);
 }
 
 /* Read back, check the guards, release. */

@@ -84,10 +84,12 @@ static void test_buffers(void **st)
         assert_int_equal(k->read(d, buf[3], 0, out, 1), ERR_INVAL);
         assert_int_equal(k->buf_alloc(d, 8, &again), 0);
         assert_int_equal(again, buf[3]);
-        mem_fail_after(1, true);
-        int rc = k->buf_alloc(d, 8, &again);
-        mem_fail_after(0, false);
-        assert_int_equal(rc, ERR_NOMEM);
+        if (k == &ref_backend || k == &cpu_backend) { /* a plug-in has its own allocator */
+            mem_fail_after(1, true);
+            int rc = k->buf_alloc(d, 8, &again);
+            mem_fail_after(0, false);
+            assert_int_equal(rc, ERR_NOMEM);
+        }
         assert_int_equal(k->buf_alloc(d, SIZE_MAX - 64, &again), ERR_NOMEM);
         for (int i = 0; i < 40; i++)
             k->buf_free(d, buf[i]);
@@ -330,7 +332,7 @@ static void test_no_alloc(void **st)
             if (i == 2)
                 before = mem_count();
             assert_int_equal(mini_step(&t, i), 0);
-            assert_int_equal(t.o->b->sample(t.o->d, &s), 0);
+            assert_int_equal(ot_sample(t.o, &s), 0);
         }
         assert_int_equal(mem_count(), before);
         ot_take(t.o, x, NULL);

@@ -36,7 +36,7 @@ static int sample(const struct ot_back *o, const float *logits, int64_t n, int64
 {
     struct tensor t = ot_tensor(o, n, n_vocab, logits);
     struct op_sample a = {.logits = t, .rows = rows, .out = out};
-    int rc = o->b->sample(o->d, &a);
+    int rc = ot_sample(o, &a);
     ot_take(o, t, NULL);
     return rc;
 }
@@ -331,10 +331,10 @@ static void bench(void)
             struct tensor t = ot_tensor(o, 1, N, x);
             struct sample_out out;
             struct op_sample a = {.logits = t, .rows = &rows[k], .out = &out};
-            o->b->sample(o->d, &a);
+            ot_sample(o, &a);
             int64_t t0 = clock_us();
             for (int i = 0; i < REP; i++)
-                o->b->sample(o->d, &a);
+                ot_sample(o, &a);
             printf("%-28s %-18s %8.1f us\n", o->name, names[k], (double)(clock_us() - t0) / REP);
             ot_take(o, t, NULL);
         }
