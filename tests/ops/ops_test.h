@@ -129,6 +129,16 @@ static inline struct tensor ot_tensor(const struct ot_back *x, int64_t rows, int
     return tensor_2d(DT_F32, b, OT_GUARD, rows, cols);
 }
 
+static inline bool ot_emulated(int b)
+{
+    return ot_emu && b >= ot_emu && b < ot_emu + 4;
+}
+/* The emulation is slow: of a long sweep each of its four orders runs every fourth item. */
+static inline bool ot_leave_out(int b, size_t item)
+{
+    return ot_emulated(b) && item % 4 != (size_t)(b - ot_emu);
+}
+
 /* Issue and wait. */
 static inline int ot_sample(const struct ot_back *x, const struct op_sample *a)
 {

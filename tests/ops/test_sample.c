@@ -79,6 +79,8 @@ static void test_against_ref(void **st)
         }
         assert_int_equal(sample(&ot_backs[0], x, ROWS, n, rows, want), 0);
         for (int b = 1; b < ot_n; b++) {
+            if (ot_leave_out(b, v))
+                continue;
             assert_int_equal(sample(&ot_backs[b], x, ROWS, n, rows, got), 0);
             for (int i = 0; i < ROWS; i++) {
                 assert_int_equal(got[i].n_top, want[i].n_top);
@@ -191,7 +193,9 @@ static void test_distribution(void **st)
     for (int i = 0; i < 6; i++) {
         exact(x, N, &cases[i], p);
         for (int b = 0; b < ot_n; b++)
-            check_counts(&ot_backs[b], x, N, cases[i], p);
+            if (!ot_emulated(
+                    b)) /* many draws; its tokens are compared with the reference's above */
+                check_counts(&ot_backs[b], x, N, cases[i], p);
     }
 }
 
