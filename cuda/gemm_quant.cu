@@ -34,8 +34,20 @@ struct gemm_args {
     int32_t rows, n_in, n_out, panels, stages, splits, slow, n_pad;
 };
 
-static __constant__ const float levels16[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                                1,    13,   25,  38,  53,  69,  89,  113};
+/* IQ4: four codes (the lower 16 bits of v) to four bytes of level + 128, by byte permutes: a table in memory would be
+ * read at 16 addresses a warp. */
+__device__ __forceinline__ uint32_t iq4_levels(uint32_t v)
+{
+    const uint32_t low = __byte_perm(0x3f2d1801u, 0x766a5d4fu, v & 0x7777u),
+                   high = __byte_perm(0xa6998d81u, 0xf1d9c5b5u, v & 0x7777u);
+    return __byte_perm(low, high, 0x3210u | (v & 0x8888u) >> 1);
+}
+
+/* code - offset in f32, exact for codes below 2^23: no conversion from integer, which is a slow instruction. */
+__device__ __forceinline__ float level_of(uint32_t code, int offset)
+{
+    return __uint_as_float(0x4b000000u | code) - (float)(8388608 + offset);
+}
 
 /* The eight values of tile t in half c of a unit, as the B fragments of two k steps. s: scales (and mins) of the two
  * steps. */
@@ -57,6 +69,10 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
     const int after4 = F::BITS >= 4 ? 512 : 0;
     if (F::BITS >= 4 && F::BITS < 8)
         lo = *(const uint32_t *)(half + (lane * 4 + t) * 4);
+    if (F::LEVELS) {
+        hi = iq4_levels(lo >> 16);
+        lo = iq4_levels(lo);
+    }
     if (F::BITS == 2 || F::BITS == 3 || F::BITS == 6)
         p2 = *(const uint16_t *)(half + after4 + (lane * 4 + t) * 2);
     if (F::BITS == 3 || F::BITS == 5)
@@ -68,14 +84,14 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
         for (int i = 0; i < 2; i++) {
             const int at = e + i;
             uint32_t code;
-            if (F::BITS == 8)
+            if (F::BITS == 8 || F::LEVELS)
                 code = (at < 4 ? lo : hi) >> 8 * (at & 3) & 255;
             else if (F::BITS >= 4)
                 code = (lo >> 4 * at & 15) | (F::BITS == 5 ? (p1 >> at & 1) << 4 : 0) |
                        (F::BITS == 6 ? (p2 >> 2 * at & 3) << 4 : 0);
             else
                 code = (p2 >> 2 * at & 3) | (F::BITS == 3 ? (p1 >> at & 1) << 2 : 0);
-            const float level = F::LEVELS ? levels16[code & 15] : (float)((int)code - F::OFFSET);
+            const float level = level_of(code, F::LEVELS ? 128 : F::OFFSET);
             w[i] = F::MIN ? __fmaf_rn(level, s[e / 4], m[e / 4]) : __fmul_rn(level, s[e / 4]);
         }
         const __nv_bfloat162 v = __floats2bfloat162_rn(w[0], w[1]);

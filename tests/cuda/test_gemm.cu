@@ -2,6 +2,7 @@
  * number of rows, stacked parts, both precisions; equal bits in any company; counters left zero. */
 extern "C" {
 #include "engine/base/err.h"
+#include "engine/base/mem.h"
 #include "engine/ops.h"
 }
 #include "cuda/gemm.h"
@@ -259,6 +260,73 @@ space_case() /* one work space for all shapes: what one leaves must not disturb 
     check<__nv_bfloat16>(narrow, {1, 1, 0, false}, 1e-5, space);
 }
 
+/* The products of a small model's layer (576 wide) for one row, and a piece of its vocabulary. --bench tells the time. */
+static void layer_case()
+{
+    struct Piece {
+        enum quant_fmt f;
+        int n_in, n_out;
+    };
+    for (Piece p : {Piece{QF_Q4_1, 576, 960},
+                    {QF_Q4_1, 576, 576},
+                    {QF_Q4_1, 576, 3072},
+                    {QF_Q4_1, 1536, 576},
+                    {QF_Q8_0, 576, 2048}}) {
+        Weight w(p.n_in, {{p.f, p.n_out}}, 0);
+        Space space(cu_linear_ws(&w.w, 1));
+        check<__nv_bfloat16>(w, {1, 1, 0, false}, 1e-5, space);
+        if (!ct.bench)
+            continue;
+        Dev<__nv_bfloat16> x(ct_random<__nv_bfloat16>((size_t)p.n_in, 1));
+        Dev<float> out((size_t)p.n_out);
+        cu_count count = {};
+        count.n_row = 1;
+        Dev<cu_count> dc(std::vector<cu_count>{count});
+        cu_step st = {};
+        st.count = dc.p, st.row_max = 1;
+        struct cu_linear a = {};
+        a.dst = {out.p, p.n_out, CU_F32, p.n_out};
+        a.src = {x.p, p.n_in, CU_BF16, p.n_in};
+        a.w = &w.w, a.ws = space.mem.p, a.ws_bytes = space.mem.n;
+        double best = 1e9;
+        for (int i = 0; i < 5; i++) {
+            auto t = std::chrono::steady_clock::now();
+            CT_RUN(cu_linear(&a, &st, nullptr));
+            best = std::min(
+                best, std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count());
+        }
+        printf("  %s %d x %d: %.0f us, %.3f GB/s of weights\n",
+               quant_format_get((uint32_t)p.f)->name, p.n_out, p.n_in, best * 1e6,
+               (double)w.mem->n / best / 1e9);
+    }
+}
+
+static void pack_case() /* no memory at any place, sizes that cannot be */
+{
+    Part p(QF_Q4_K, 3, 256, 9);
+    weight_desc d = {};
+    cu_weight w;
+    err e = {};
+    size_t bytes = 0;
+    d.name = "blk.0.w";
+    d.n_in = 256, d.n_part = 1;
+    d.part[0] = {p.fmt, p.raw.data(), 3};
+    CT_CHECK(cu_weight_plan(&w, &d, 0, &bytes, &e) == 0 && bytes % 256 == 0);
+    std::vector<unsigned char> host(bytes), again(bytes, 0x5A);
+    CT_CHECK(cu_weight_pack(&w, &d, host.data()) == 0);
+    long fails = 0;
+    for (int rc = ERR_NOMEM; rc == ERR_NOMEM; fails += rc != 0) {
+        mem_fail_after(fails + 1, false);
+        rc = cu_weight_pack(&w, &d, again.data());
+        mem_fail_after(0, false);
+        CT_CHECK(rc == 0 || rc == ERR_NOMEM);
+    }
+    CT_CHECK(fails == 4); /* each of the row's arrays */
+    ct_same("packed after failures", host, again);
+    d.part[0].n_out = INT64_MAX / 2;
+    CT_CHECK(cu_weight_plan(&w, &d, 1, &bytes, &e) == ERR_NOMEM && strstr(e.text, "blk.0.w"));
+}
+
 static void bad_case() /* broken preconditions are told, not run */
 {
     Weight w(512, {{QF_Q4_1, 37}}, 0);
@@ -334,4 +402,5 @@ embed_case() /* every format by row, equal to the decoder but for the scales' ro
 }
 
 CT_MAIN({"formats", formats_case}, {"f32", f32_case}, {"ragged", ragged_case},
-        {"company", company_case}, {"space", space_case}, {"bad", bad_case}, {"embed", embed_case})
+        {"company", company_case}, {"space", space_case}, {"layer", layer_case},
+        {"pack", pack_case}, {"bad", bad_case}, {"embed", embed_case})
