@@ -3,6 +3,10 @@
 
 #include "tests/cuda/cuda_test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 template <bool BF> static __global__ void k_mma(const uint16_t *a, const uint16_t *b, float *c)
 {
     SHARED(uint16_t, sa, [16 * 16]);
@@ -139,5 +143,58 @@ static void wgmma_case()
     }
 }
 
+/* 16 bytes a thread: [0, 16) are copied, [16, 32) are filled with zeros. `mode` breaks a rule. */
+enum { COPY_RIGHT, COPY_MISALIGNED, COPY_UNAWAITED };
+static __global__ void k_copy(const uint16_t *src, uint16_t *early, uint16_t *late, int mode)
+{
+    DYN_SHARED(uint16_t, s);
+    const int t = (int)threadIdx.x;
+    ptx::cp_async16(s + t * 8 + (mode == COPY_MISALIGNED ? 4 : 0), t < 16 ? src + t * 8 : nullptr,
+                    t < 16);
+    ptx::cp_async_commit();
+    if (mode == COPY_UNAWAITED)
+        return;
+    for (int i = 0; i < 8; i++)
+        early[t * 8 + i] = s[t * 8 + i];
+    ptx::cp_async_wait<0>();
+    for (int i = 0; i < 8; i++)
+        late[t * 8 + i] = s[t * 8 + i];
+}
+
+static int copy_run(const uint16_t *src, uint16_t *early, uint16_t *late, int mode)
+{
+    return (int)launch({dim3(1), dim3(32), 32 * 16 + 16, 0, 0, false, false}, k_copy, src, early,
+                       late, mode);
+}
+
+static void copy_case()
+{
+    std::vector<uint16_t> a(128), want(256, 0), none(256, 0xFFFF);
+    for (size_t i = 0; i < 128; i++)
+        want[i] = a[i] = (uint16_t)(i * 5 + 1);
+    Dev<uint16_t> d(a), early(256), late(256);
+    if (!CT_RUN(copy_run(d.p, early.p, late.p, COPY_RIGHT)))
+        return;
+    ct_same("copied", late.get(), want);
+#ifndef __CUDACC__
+    ct_same("not there before the wait", early.get(), none);
+    for (int mode : {COPY_MISALIGNED, COPY_UNAWAITED}) {
+        int status = 0;
+        fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) { /* what it prints while it dies is not of interest */
+            if (!freopen("/dev/null", "w", stderr))
+                _exit(2);
+            copy_run(d.p, early.p, late.p, mode);
+            cudaDeviceSynchronize();
+            _exit(0);
+        }
+        CT_CHECK(child > 0 && waitpid(child, &status, 0) == child);
+        CT_CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    }
+#endif
+}
+
 CT_MAIN({"mma bf16", mma_case<__nv_bfloat16, true>}, {"mma f16", mma_case<__half, false>},
-        {"ldmatrix.trans", trans_case}, {"tma, mbarrier, wgmma", wgmma_case})
+        {"cp.async", copy_case}, {"ldmatrix.trans", trans_case},
+        {"tma, mbarrier, wgmma", wgmma_case})
