@@ -34,13 +34,16 @@ int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st)
     int64_t col = 0;
     if (!shape_ok(a))
         return CU_BAD;
-    if ((a->rows == CU_ROWS_LOGIT ? s->logit_max : s->row_max) <= 0)
+    const int n_row = a->rows == CU_ROWS_LOGIT ? s->logit_max : s->row_max;
+    if (n_row <= 0)
         return 0;
     for (int i = 0; i < a->w->n_part; i++) {
         const struct cu_part *p = &a->w->part[i];
         if (a->src.dt != (p->bits == 32 ? CU_F32 : CU_BF16))
             return CU_BAD;
-        int rc = p->bits == 32 ? cu_gemm_f32(a, i, col, s, st) : cu_gemm_quant(a, i, col, s, st);
+        int rc = p->bits == 32                      ? cu_gemm_f32(a, i, col, s, st)
+                 : cu_gemm_wgmma_takes(a, i, n_row) ? cu_gemm_wgmma(a, i, col, s, st)
+                                                    : cu_gemm_quant(a, i, col, s, st);
         if (rc)
             return rc;
         col += p->n_out;

@@ -20,6 +20,11 @@ int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct
                   cu_stream st);
 /* Parts that K is split into; of the matrix alone. Pure. */
 int cu_splits(int64_t n_in_pad, int64_t n_out);
+/* gemm_wgmma.cu: the same for many rows on compute capability 9.0. src 16-byte aligned, ld a multiple of 8. */
+int cu_gemm_wgmma(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
+                  cu_stream st);
+/* Whether it is to be preferred for up to n_row rows: 1 or 0. Pure. */
+int cu_gemm_wgmma_takes(const struct cu_linear *a, int part, int n_row);
 /* gemm_f32.cu: float weights and activations, the oracle mode. */
 int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
                 cu_stream st);

@@ -89,6 +89,7 @@ struct cu_linear {
     void *
         ws; /* split-K partial sums and counters; zeroed once at open, left zeroed counters by every launch */
     size_t ws_bytes;
+    int32_t wgmma; /* the device is of compute capability 9.0, and equal bits whatever the row bound are not asked for */
 };
 int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st);
 /* Work space that any product with at most n_row rows needs. Pure. */
