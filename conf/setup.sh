@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|bench|deploy ...
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|bench|deploy ...
 # Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
 # Nothing is done, and nothing is asked for, when everything is there.
 set -eu
@@ -66,12 +66,33 @@ node_sdk() {
     touch "$stamp"
 }
 
+# Compiler (where there is none) and disassemblers for the CUDA plug-in, into .cuda. A CPU build needs neither, so their
+# absence is no error: what needs them says so and counts a skip.
+cuda_tools() {
+    list=conf/cuda-nvcc.txt
+    if [ -x "${CUDA_HOME:-/nonexistent}/bin/nvcc" ] || command -v nvcc >/dev/null; then list=conf/cuda-tools.txt; fi
+    # In a shell of its own: set -e has no effect inside a condition.
+    rc=0
+    (set -e; venv .cuda "$list") >build/cuda-setup.log 2>&1 & wait $! || rc=$?
+    if [ "$rc" != 0 ]; then
+        say "no CUDA tools: $(grep -v '^WARNING' build/cuda-setup.log | tail -1)"
+        return 0
+    fi
+    [ "$list" = conf/cuda-nvcc.txt ] || return 0
+    top=$(echo "$PWD"/.cuda/lib/python*/site-packages/nvidia/cu13)
+    printf '#!/bin/sh\nexec "%s/bin/nvcc" "$@"\n' "$top" >.cuda/bin/nvcc
+    chmod +x .cuda/bin/nvcc
+    ln -sfn "$top/include" .cuda/include
+    [ -e "$top/lib64" ] || ln -s lib "$top/lib64"
+}
+
 mkdir -p build
 for stage in "$@"; do
     # shellcheck disable=SC2086
     case "$stage" in
     build) debs $BUILD_DEBS ;;
     test) debs $BUILD_DEBS $TEST_DEBS; venv .venv tests/requirements.txt; node_sdk ;;
+    cuda) debs python3-venv g++; cuda_tools ;;
     deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
     bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
     *) say "unknown stage $stage"; exit 2 ;;

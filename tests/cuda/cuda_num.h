@@ -131,4 +131,49 @@ template <class T> static bool ct_repeat(const char *what, const std::vector<T> 
             ct_same_bytes(what, at.first->second.data(), bytes.data(), v.size(), sizeof(T)));
 }
 
+/* ---- time ---- */
+
+/* Median time in microseconds of one fn(i), i counting up so that fn can rotate buffers. A GPU is asked by events around
+ * groups of calls, the emulation runs fn once by the clock. */
+template <class F> static double ct_time(F fn)
+{
+#ifdef __CUDACC__
+    const int groups = 11, each = 20;
+    std::vector<double> us;
+    cudaEvent_t a, b;
+    CT_CUDA(cudaEventCreate(&a));
+    CT_CUDA(cudaEventCreate(&b));
+    for (int g = 0; g < groups; g++) {
+        CT_CUDA(cudaEventRecord(a, 0));
+        for (int i = 0; i < each; i++)
+            fn(g * each + i);
+        CT_CUDA(cudaEventRecord(b, 0));
+        CT_CUDA(cudaEventSynchronize(b));
+        float ms = 0;
+        CT_CUDA(cudaEventElapsedTime(&ms, a, b));
+        if (g) /* the first group warms up */
+            us.push_back(ms * 1e3 / each);
+    }
+    CT_CUDA(cudaEventDestroy(a));
+    CT_CUDA(cudaEventDestroy(b));
+    std::sort(us.begin(), us.end());
+    return us[us.size() / 2];
+#else
+    auto t = std::chrono::steady_clock::now();
+    fn(0);
+    CT_CUDA(cudaDeviceSynchronize());
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - t).count() * 1e6;
+#endif
+}
+/* With --bench: times fn, prints microseconds, GB/s and TFLOP/s of the bytes and operations that one call must move and
+ * make. */
+template <class F> static void ct_bench(const char *what, double bytes, double flops, F fn)
+{
+    if (!ct.bench)
+        return;
+    double us = ct_time(fn);
+    printf("  %-44s %10.1f us %8.1f GB/s %8.2f TFLOP/s\n", what, us, bytes / us * 1e-3,
+           flops / us * 1e-6);
+}
+
 #endif
