@@ -137,8 +137,8 @@ test-%: $$(call in_group,$$*)
 # Tests that build or fetch a whole system: `make test-long`.
 LONG_TESTS := tests/deploy/test_container.py
 PY_TESTS := $(filter-out $(LONG_TESTS),$(wildcard tests/*/test_*.py))
-C_PARALLEL = $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
-tests: $(TESTS) $(B)/stepd
+C_PARALLEL = $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
+tests: $(TESTS) $(CU_TESTS) $(B)/stepd $(B)/stepd-cuda-emu.so
 check: tests
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) --serial $(call in_group,models) $(addprefix $(VARIANT)=,$(PY_TESTS))
 
@@ -155,10 +155,11 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
-TSAN_SHORT = build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
+TSAN_SHORT = $(patsubst $(B)/%,build/tsan/%,$(CU_TESTS)) build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
+test: export CUDA_TEST_SHORT := 1
 test:
-	@conf/setup.sh test
+	@conf/setup.sh test cuda
 	@$(MAKE) -s lint
 	@$(MAKE) -s -j2 tests
 	@$(MAKE) -s pull
@@ -192,7 +193,7 @@ tsan:
 	@$(MAKE) -s -j2 VARIANT=tsan tests
 	@$(MAKE) -s VARIANT=tsan check-tsan
 check-tsan:
-	@$(PYTHON) tests/run.py --parallel $(call in_group,unit) $(call in_group,sched) $(call in_group,api) $(B)/tests/models/test_step \
+	@$(PYTHON) tests/run.py --parallel $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,api) $(B)/tests/models/test_step \
 	  --serial $(TSAN_PY)
 
 # Coverage-guided fuzzing with gcc (tests/fuzz/runner.c): each target for FUZZ_SECONDS, from FUZZ_SEED.
@@ -229,6 +230,7 @@ docs: all
 DOCS := README.md $(wildcard docs/*.md)
 install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
+	[ ! -e $(B)/stepd-cuda.so ] || install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/stepd $(B)/stepd-cuda.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/stepd conf/models.ini conf/stepd.ini conf/grafana.json
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd $(DOCS) LICENSE
 	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf

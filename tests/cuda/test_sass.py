@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Builds the CUDA plug-in and checks the machine code of every kernel, for every architecture that it is built for.
 
-No warning of the compiler; no spilled registers and no local memory, save in the kernels named in COLD; the instructions
+No warning of the compiler; no spilled registers and no local memory, save what LOCAL grants a kernel; the instructions
 that a file claims (CLAIMS) are there. Prints registers, shared memory and stack of each kernel. Exit status 77, with the
 reason, where compiler or disassembler cannot be had (conf/setup.sh cuda).
 
@@ -16,8 +16,12 @@ import sys
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 OBJ = os.path.join(TOP, "build", "cuda", "cuda")
 ARCHS = ("sm_80", "sm_90a", "sm_100")
-# Kernels that may use local memory, by a part of their name, each with its reason.
-COLD = {}
+# (kernel, architecture or None for all) -> (bytes of stack that it may use, why). It may shrink, not grow.
+LOCAL = {
+    ("rope_kv", None): (32, "sinf and cosf of large angles: their reduction is a branch that only angles past about 1e5 take"),
+    ("attn_any", None): (16, "the fallback for shapes that tensor cores don't take; not tuned"),
+    ("sample", "sm_100"): (16, "1024 threads leave 64 registers; 28 bytes spilled once a row, none on sm_80 and sm_90a"),
+}
 # file -> (architecture or None for all, instruction) that its code must hold
 CLAIMS = {
     "attn_mma.cu": [(None, "HMMA")],
@@ -90,7 +94,7 @@ def check_file(name, cuobjdump, path, bad, rows):
     with open(os.path.join(OBJ, name + ".ptxas"), encoding="utf-8") as f:
         report = f.read()
     for line in report.splitlines():
-        if "warning" in line.lower():
+        if "warning" in line.lower() and "spilled to local" not in line:  # spills are judged by kernel
             bad.append(f"{name}: {line.strip()}")
     use, code = ptxas(report), sass(os.path.join(OBJ, name + ".o"), cuobjdump, path)
     if not code:
@@ -103,7 +107,9 @@ def check_file(name, cuobjdump, path, bad, rows):
         u = use.get((kernel, arch), {"regs": 0, "smem": 0, "stack": 0, "spill": 0})
         local = sorted(ops & {"LDL", "STL"})
         rows.append((name, names[kernel], arch, u["regs"], u["smem"], u["stack"], u["spill"], " ".join(local)))
-        if (local or u["spill"]) and not any(c in kernel for c in COLD):
+        short = names[kernel].split("<")[0]
+        grant = max((LOCAL.get((short, a), (0, ""))[0] for a in (None, arch)))
+        if (local or u["spill"]) and u["stack"] > grant or local and not u["stack"]:
             bad.append(f"{name}: {names[kernel]} {arch}: local memory ({' '.join(local)}, stack {u['stack']}, spills {u['spill']})")
         if not ops:
             bad.append(f"{name}: {names[kernel]} {arch}: no instruction was read")
