@@ -21,6 +21,7 @@ struct matrix { /* one model at one setting */
     int32_t n_prompt, n_new;
     int32_t n_company_tok; /* length at which another sequence leaves the batch */
     int32_t seq_blocks;    /* blocks set aside for each sequence */
+    int n_threads;         /* how many numbers of threads are tried, of 1, 2, 4 */
 };
 
 static struct run_seq target, other[N_COMPANY];
@@ -126,7 +127,7 @@ static void matrix_run(struct matrix m)
     m.o.keep_logits = true;
     m.o.no_pin = true; /* more workers than processors */
     m.o.max_logit_rows = 64;
-    for (int i = 0; i < 3; i++) {
+    for (int i = 0; i < m.n_threads; i++) {
         m.o.n_threads = threads[i];
         struct engine *g = run_open(&m.o);
         if (!g)
@@ -159,7 +160,8 @@ static void run_tiny(const char *device, const char *isa, enum eng_precision p)
                                .n_prompt = 150,
                                .n_new = 24,
                                .n_company_tok = 90,
-                               .seq_blocks = 16});
+                               .seq_blocks = 16,
+                               .n_threads = strcmp(device, "cpu") ? 2 : 3});
 }
 
 static void test_tiny(void **st)
@@ -172,6 +174,8 @@ static void test_tiny(void **st)
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++)
             run_tiny("cpu", isa[i], p[k]);
+    for (int k = 0; k < 2; k++)
+        run_tiny("cuda-emu", NULL, p[k]);
     unlink(tiny);
 }
 
@@ -188,7 +192,8 @@ static void test_real(void **st)
             .n_prompt = 200,
             .n_new = 8,
             .n_company_tok = 20,
-            .seq_blocks = 16});
+            .seq_blocks = 16,
+            .n_threads = 3});
 }
 
 int main(void)
