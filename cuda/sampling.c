@@ -191,7 +191,12 @@ int cu__sample(struct dev *d, const struct op_sample *a)
     size_t bytes = arrays_at(NULL, n, &l).bytes;
     /* With lists the arrays' places differ from step to step: such a step is not worth a graph of its own. */
     d->decode_only = d->decode_only && l.ints == 0 && l.bias == 0 && !lone;
-    int rc = cu__check(d, cudaEventSynchronize(s->done), "sample");
+    /* step_begin waited for this slot's last step; now its event stands behind the steps in flight, so waiting for it again
+     * would end look-ahead. */
+    bool taken = lone;
+    for (int i = 0; i < d->n_open; i++)
+        taken = taken || d->open[i].slot == d->at_slot;
+    int rc = taken ? cu__check(d, cudaEventSynchronize(s->done), "sample") : 0;
     if (!rc)
         rc = sample_room(d, s, n, bytes, n_vocab);
     if (rc)
