@@ -296,7 +296,7 @@ static void refuses()
     st.block_stride = w.stride, st.row_max = st.dec_max = 1, st.split_max = 2;
     const size_t need = cu_attn_ws(3, 64, 1, 2);
     struct cu_attn ok = {};
-    ok.dst = {x.p, 192, CU_F32, 192}, ok.qkv = {x.p, 320, CU_F32, 320}, ok.n_head = 3, ok.scale = 1,
+    ok.dst = {x.p, 192, CU_BF16, 192}, ok.qkv = {x.p, 320, CU_F32, 320}, ok.n_head = 3, ok.scale = 1,
     ok.kv = &kv;
     ok.ws = ws.p, ok.flags = n.p, ok.ws_bytes = need - 1, ok.n_flag = cu_attn_flags(3, 1);
     CT_CHECK(cu_attn(&ok, &st, nullptr) == CU_BAD); /* one byte short */

@@ -96,6 +96,9 @@ def check_file(name, cuobjdump, path, bad, rows):
     for line in report.splitlines():
         if "warning" in line.lower() and "spilled to local" not in line:  # spills are judged by kernel
             bad.append(f"{name}: {line.strip()}")
+    with open(os.path.join(TOP, "cuda", name), encoding="utf-8") as f:
+        if "__global__" not in f.read():  # host code in C++
+            return
     use, code = ptxas(report), sass(os.path.join(OBJ, name + ".o"), cuobjdump, path)
     if not code:
         bad.append(f"{name}: no kernel in its object")
