@@ -48,6 +48,8 @@ static const struct {
     {"stepd:kv_blocks_cached", "gauge", "Cache blocks kept for prefix reuse only.", V_I32,
      STAT(blocks_cached)},
     {"stepd:steps_total", "counter", "Engine steps.", V_U64, STAT(steps)},
+    {"stepd:steps_ahead_total", "counter", "Engine steps begun while the one before ran.", V_U64,
+     STAT(steps_ahead)},
     {"stepd:cancelled_total", "counter", "Requests cancelled in the scheduler.", V_U64,
      STAT(cancelled)},
 #undef STAT
@@ -95,6 +97,17 @@ static void write_cache(struct srv *s, const struct sched_stats *st, struct buf 
         buf_str(b, "stepd:step_seconds_total");
         labels(b, &s->m[m], NULL);
         buf_fmt(b, " %.6f\n", (double)st[m].step_us_total / 1e6);
+    }
+}
+
+static void write_gap(struct srv *s, const struct sched_stats *st, struct buf *b)
+{
+    head(b, "stepd:step_gap_seconds_total", "counter",
+         "Time between engine steps while there was work.");
+    for (int m = 0; m < s->n_model; m++) {
+        buf_str(b, "stepd:step_gap_seconds_total");
+        labels(b, &s->m[m], NULL);
+        buf_fmt(b, " %.6f\n", (double)st[m].gap_us_total / 1e6);
     }
 }
 
@@ -236,6 +249,7 @@ void metrics_write(struct srv *s, struct buf *out)
         worker_stats(s->m[i].w, &st[i]);
     write_plain(s, st, out);
     write_cache(s, st, out);
+    write_gap(s, st, out);
     write_finished(s, out);
     write_hists(s, out);
     write_steps(s, st, out);

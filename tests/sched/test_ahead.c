@@ -63,6 +63,28 @@ static void test_steady(void **st)
     assert_int_equal(took[0] - took[1], 50 * (int64_t)(steps[0] - 1));
 }
 
+/* Prompt tokens count once however many chunks and steps in flight; idle time is no gap. */
+static void test_counts(void **st)
+{
+    (void)st;
+    for (int ahead = 0; ahead < 2; ahead++) {
+        open_ahead(60, ahead);
+        rig_submit(1, 150, 20); /* three chunks */
+        rig_step();
+        rig_submit(2, 100, 20);
+        rig_run(100);
+        struct sched_stats s = stats();
+        assert_int_equal(s.prompt_tokens, 250);
+        assert_int_equal(s.generated_tokens, 40);
+        assert_int_equal(s.gap_us_total, 0); /* the fake host takes no time */
+        fake_now_us += 1000000;
+        rig_submit(3, 10, 5);
+        rig_run(100);
+        assert_int_equal(stats().gap_us_total, 0);
+        rig_close();
+    }
+}
+
 /* A stop token shows one step late: the row behind it is computed for nobody. */
 static void test_stop(void **st)
 {
@@ -308,6 +330,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_steady),
+        cmocka_unit_test(test_counts),
         cmocka_unit_test(test_stop),
         cmocka_unit_test(test_ended_from_outside),
         cmocka_unit_test(test_blocks_in_flight),
