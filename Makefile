@@ -135,7 +135,7 @@ test-%: $$(call in_group,$$*)
 
 # Everything of one variant: C tests two at a time, then what measures time or starts daemons.
 # Tests that build or fetch a whole system: `make test-long`.
-LONG_TESTS := tests/deploy/test_container.py
+LONG_TESTS := tests/deploy/test_container.py tests/api/test_cuda_emu.py
 PY_TESTS := $(filter-out $(LONG_TESTS),$(wildcard tests/*/test_*.py))
 C_PARALLEL = $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
 tests: $(TESTS) $(CU_TESTS) $(B)/stepd $(B)/stepd-cuda-emu.so
@@ -173,7 +173,7 @@ test-long:
 	@conf/setup.sh test deploy
 	@$(MAKE) -s -j2 all
 	@$(MAKE) -s pull
-	@$(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS))
+	@MUTANTS=all $(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS) tests/cuda/test_mutants.py)
 
 bare:
 	@conf/setup.sh deploy
