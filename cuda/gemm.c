@@ -1,5 +1,6 @@
 /* cu_linear: which product computes which part of a weight. */
 #include "cuda/gemm.h"
+#include "cuda/lt_api.h"
 
 #include <stdbool.h>
 
@@ -29,6 +30,45 @@ static bool shape_ok(const struct cu_linear *a)
            a->w->n_out <= INT32_MAX && a->w->n_in <= INT32_MAX;
 }
 
+#define LT_ROWS 64 /* fewer leave most of the library's tiles empty */
+
+static bool lt_takes(const struct cu_linear *a, const struct cu_part *p, int n_row)
+{
+    return a->lt && !a->exact && p->rows && n_row >= LT_ROWS;
+}
+
+/* The part by cuBLASLt. Its work space comes behind the counters, which must stay zero. */
+static int part_lt(const struct cu_linear *a, const struct cu_part *p, int64_t col, int n_row,
+                   cu_stream st)
+{
+    const bool space = a->ws && !((uintptr_t)a->ws % 256) && a->ws_bytes > CU_GEMM_HEAD_BYTES;
+    return cu_lt_matmul(a->lt, &(struct cu_lt_args){
+                                   .x = a->src.p,
+                                   .w = p->rows,
+                                   .d = (float *)a->dst.p + col,
+                                   .bias = a->bias ? a->bias + col : NULL,
+                                   .ldx = a->src.ld,
+                                   .ldd = a->dst.ld,
+                                   .n = n_row,
+                                   .n_in = (int32_t)a->w->n_in,
+                                   .n_out = (int32_t)p->n_out,
+                                   .ws = space ? (char *)a->ws + CU_GEMM_HEAD_BYTES : NULL,
+                                   .ws_bytes = space ? a->ws_bytes - CU_GEMM_HEAD_BYTES : 0,
+                                   .st = st,
+                               });
+}
+
+/* The part by a kernel of ours. */
+static int part_own(const struct cu_linear *a, int i, int64_t col, const struct cu_step *s,
+                    cu_stream st)
+{
+    const int n_row = a->rows == CU_ROWS_LOGIT ? s->logit_max : s->row_max;
+    if (a->w->part[i].bits == 32)
+        return cu_gemm_f32(a, i, col, s, st);
+    return cu_gemm_wgmma_takes(a, i, n_row) ? cu_gemm_wgmma(a, i, col, s, st)
+                                            : cu_gemm_quant(a, i, col, s, st);
+}
+
 int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st)
 {
     int64_t col = 0;
@@ -41,9 +81,9 @@ int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st)
         const struct cu_part *p = &a->w->part[i];
         if (a->src.dt != (p->bits == 32 ? CU_F32 : CU_BF16))
             return CU_BAD;
-        int rc = p->bits == 32                      ? cu_gemm_f32(a, i, col, s, st)
-                 : cu_gemm_wgmma_takes(a, i, n_row) ? cu_gemm_wgmma(a, i, col, s, st)
-                                                    : cu_gemm_quant(a, i, col, s, st);
+        int rc = lt_takes(a, p, n_row) ? part_lt(a, p, col, n_row, st) : CU_LT_NOT_SUPPORTED;
+        if (rc == CU_LT_NOT_SUPPORTED) /* no algorithm for the shape, or not asked for */
+            rc = part_own(a, i, col, s, st);
         if (rc)
             return rc;
         col += p->n_out;

@@ -70,6 +70,7 @@ struct cu_mat {
 
 /* ---- weights: weight.c packs on the host, gemm_*.cu and embed.cu read ---- */
 struct cu_weight; /* cuda/weight.h */
+struct cu_lt;     /* cuda/lt_api.h */
 
 /* dst[i,:] = scale * w[tok[i],:]; embed.cu */
 struct cu_embed {
@@ -89,7 +90,12 @@ struct cu_linear {
     void *
         ws; /* split-K partial sums and counters; zeroed once at open, left zeroed counters by every launch */
     size_t ws_bytes;
-    int32_t wgmma; /* the device is of compute capability 9.0, and equal bits whatever the row bound are not asked for */
+    int32_t
+        wgmma; /* the device is of compute capability 9.0, and equal bits whatever the row bound are not asked for */
+    int32_t exact; /* batch invariant: lt is not used */
+    /* NULL or cuBLASLt (cuda/lt_api.h): takes parts of a weight planned for it, from 64 rows of the launch bound on. It
+     * reads and writes all rows of the bound, so src and dst must have them. */
+    struct cu_lt *lt;
 };
 int cu_linear(const struct cu_linear *a, const struct cu_step *s, cu_stream st);
 /* Work space that any product with at most n_row rows needs. Pure. */

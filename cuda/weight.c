@@ -27,46 +27,72 @@ static void part_plan(struct cu_part *p, const struct weight_part *src, int f32)
     }
 }
 
-static bool part_bytes(const struct cu_weight *w, const struct cu_part *p, size_t *data,
-                       size_t *scales)
+/* A part's pieces, in this order; each a multiple of ALIGN. */
+struct pieces {
+    size_t data, scales, rows, all;
+};
+
+static bool array_bytes(int64_t n_out, int64_t n_in, size_t each, size_t *bytes)
+{
+    size_t n;
+    return ck_mul((size_t)n_out, (size_t)n_in, &n) && ck_mul(n, each, &n) &&
+           ck_round_up(n, ALIGN, bytes);
+}
+
+static bool part_bytes(const struct cu_weight *w, const struct cu_part *p, struct pieces *b)
 {
     size_t panels = ((size_t)p->n_out + CU_PANEL - 1) / CU_PANEL, n;
-    *scales = 0;
+    *b = (struct pieces){0};
     if (p->bits == 32)
-        return ck_mul((size_t)p->n_out, (size_t)w->n_in, &n) && ck_mul(n, 4, &n) &&
-               ck_round_up(n, ALIGN, data);
-    if (p->bits < 16 && (!ck_mul((size_t)p->n_out, 4, &n) || !ck_round_up(n, ALIGN, scales)))
+        return array_bytes(p->n_out, w->n_in, 4, &b->data) && ck_add(b->data, 0, &b->all);
+    if (p->bits < 16 && !array_bytes(p->n_out, 1, 4, &b->scales))
+        return false;
+    if (p->bits == 16 && w->lt && !array_bytes(p->n_out, w->n_in, 2, &b->rows))
         return false;
     return ck_mul(panels, (size_t)(w->n_in_pad / CU_STAGE), &n) &&
-           ck_mul(n, (size_t)p->unit_bytes, &n) && ck_round_up(n, ALIGN, data);
+           ck_mul(n, (size_t)p->unit_bytes, &n) && ck_round_up(n, ALIGN, &b->data) &&
+           ck_add(b->data, b->scales, &b->all) && ck_add(b->all, b->rows, &b->all);
+}
+
+static int plan(struct cu_weight *out, const struct weight_desc *w, int f32, size_t *bytes,
+                struct err *e)
+{
+    out->n_in_pad = (w->n_in + CU_STAGE - 1) / CU_STAGE * CU_STAGE;
+    *bytes = 0;
+    for (int i = 0; i < w->n_part; i++) {
+        struct pieces b;
+        part_plan(&out->part[i], &w->part[i], f32);
+        out->n_out += w->part[i].n_out;
+        if (!part_bytes(out, &out->part[i], &b) || !ck_add(*bytes, b.all, bytes))
+            return err_set(e, ERR_NOMEM, "%s: too large", w->name);
+    }
+    return 0;
 }
 
 int cu_weight_plan(struct cu_weight *out, const struct weight_desc *w, int f32, size_t *bytes,
                    struct err *e)
 {
     *out = (struct cu_weight){.n_in = w->n_in, .n_part = w->n_part};
-    out->n_in_pad = (w->n_in + CU_STAGE - 1) / CU_STAGE * CU_STAGE;
-    *bytes = 0;
-    for (int i = 0; i < w->n_part; i++) {
-        size_t data, scales;
-        part_plan(&out->part[i], &w->part[i], f32);
-        out->n_out += w->part[i].n_out;
-        if (!part_bytes(out, &out->part[i], &data, &scales) || !ck_add(*bytes, data, bytes) ||
-            !ck_add(*bytes, scales, bytes))
-            return err_set(e, ERR_NOMEM, "%s: too large", w->name);
-    }
-    return 0;
+    return plan(out, w, f32, bytes, e);
+}
+
+int cu_weight_plan_lt(struct cu_weight *out, const struct weight_desc *w, size_t *bytes,
+                      struct err *e)
+{
+    *out = (struct cu_weight){.n_in = w->n_in, .n_part = w->n_part, .lt = 1};
+    return plan(out, w, 0, bytes, e);
 }
 
 void cu_weight_bind(struct cu_weight *p, void *base)
 {
     char *at = base;
     for (int i = 0; i < p->n_part; i++) {
-        size_t data = 0, scales = 0;
-        part_bytes(p, &p->part[i], &data, &scales);
+        struct pieces b;
+        part_bytes(p, &p->part[i], &b);
         p->part[i].data = at;
-        p->part[i].row_scale = scales ? (const float *)(const void *)(at + data) : NULL;
-        at += data + scales;
+        p->part[i].row_scale = b.scales ? (const float *)(const void *)(at + b.data) : NULL;
+        p->part[i].rows = b.rows ? at + b.data + b.scales : NULL;
+        at += b.all;
     }
 }
 
@@ -109,6 +135,7 @@ struct pack {
     const struct cu_part *p;
     uint8_t *units;
     float *row_scale;
+    uint16_t *rows;     /* NULL, or [n_out][n_in] */
     uint8_t *code;      /* [n_in] of a row */
     float *scale, *min; /* [n_in / 16] */
 };
@@ -159,6 +186,8 @@ static void row_pack_dense(const struct pack *k, int64_t row, const float *x)
         uint16_t h = f32_to_bf16(x[c]);
         place((int)(row % CU_PANEL), (int)(c % 32), &lane, &tile, &e);
         memcpy(unit + ((tile * 32 + lane) * 8 + e) * 2, &h, 2);
+        if (k->rows)
+            k->rows[row * k->w->n_in + c] = h;
     }
 }
 
@@ -196,17 +225,18 @@ int cu_weight_pack(const struct cu_weight *p, const struct weight_desc *w, void 
 {
     char *at = dst;
     for (int i = 0; i < p->n_part; i++) {
-        size_t data = 0, scales = 0;
-        part_bytes(p, &p->part[i], &data, &scales);
-        memset(at, 0, data + scales);
+        struct pieces b;
+        part_bytes(p, &p->part[i], &b);
+        memset(at, 0, b.all);
         struct pack k = {.w = p,
                          .p = &p->part[i],
                          .units = (uint8_t *)at,
-                         .row_scale = (float *)(void *)(at + data)};
+                         .row_scale = (float *)(void *)(at + b.data),
+                         .rows = b.rows ? (uint16_t *)(void *)(at + b.data + b.scales) : NULL};
         int rc = part_pack(&k, &w->part[i]);
         if (rc)
             return rc;
-        at += data + scales;
+        at += b.all;
     }
     return 0;
 }

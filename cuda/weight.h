@@ -37,10 +37,12 @@ struct cu_part {
     int64_t unit_bytes;
     const void *data;       /* device: units, or f32 rows */
     const float *row_scale; /* device [n_out]; NULL for 16 and 32 bits */
+    const void *rows; /* device bf16 [n_out][n_in], the values of 16-bit units again; or NULL */
 };
 struct cu_weight {
     int64_t n_in, n_in_pad, n_out;
     int32_t n_part;
+    int32_t lt; /* 16-bit parts have `rows` too, for gemm_lt.c: twice the memory */
     struct cu_part part[3];
 };
 
@@ -49,6 +51,9 @@ struct err;
 /* Describes w and how many bytes its packing takes; data pointers stay NULL. 0, or ERR_*. */
 int cu_weight_plan(struct cu_weight *out, const struct weight_desc *w, int f32, size_t *bytes,
                    struct err *e);
+/* The same with struct cu_weight's lt set: the packing of 16-bit parts holds row-major values beside the units. */
+int cu_weight_plan_lt(struct cu_weight *out, const struct weight_desc *w, size_t *bytes,
+                      struct err *e);
 /* Fills dst [bytes] with what cu_weight_bind expects on the device. ERR_NOMEM. */
 int cu_weight_pack(const struct cu_weight *p, const struct weight_desc *w, void *dst);
 /* Sets the device pointers; base is 256-aligned. */
