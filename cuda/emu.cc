@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <sys/mman.h>
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
 #if defined(__SANITIZE_THREAD__)
@@ -50,11 +49,16 @@ asm(".text\n.type emu_swap,%function\nemu_swap:\n"
 #define STACK_BYTES (256u << 10)
 #elif defined(__SANITIZE_THREAD__)
 #define STACK_BYTES (128u << 10)
+#define CAN_RACE    true
 #else
 #define STACK_BYTES (64u << 10)
 #endif
+#ifndef CAN_RACE
+#define CAN_RACE false
+#endif
 #define GUARD_BYTES      4096u
-#define DETECTOR_THREADS 1024u /* fibers that the race detector tells apart */
+#define DETECTOR_THREADS 1024u  /* fibers that the race detector tells apart */
+#define IDLE_ROUNDS      20000u /* in which every thread only spins: nothing will come any more */
 
 namespace emu
 {
@@ -66,9 +70,8 @@ emu_stats stats;
 static std::vector<Fiber *> &pool =
     *new std::vector<Fiber *>; /* kept for the life of the process */
 static std::vector<Fiber *> ready, yielded;
-static std::vector<Block> blocks; /* resident now */
-static std::vector<void *>
-    garbage; /* lives to the end of the launch, so that addresses are not reused in it */
+static std::vector<Block> blocks;   /* resident now */
+static std::vector<void *> garbage; /* of the resident blocks */
 static std::function<void()> body;
 struct Later {
     std::function<void()> run;
@@ -172,31 +175,49 @@ void die(const char *what, const char *file, int line)
 
 /* ---- switching ---- */
 
+#if defined(__SANITIZE_ADDRESS__)
+static Fiber *came_from;
+static size_t root_bytes; /* of the stack of the thread that runs the kernel */
+#endif
+
+/* On the new stack. The launching thread may be another one each time, so its stack is noted whenever it is left. */
+static void switch_done(void *fake_stack)
+{
+#if defined(__SANITIZE_ADDRESS__)
+    const void *low;
+    size_t n;
+    __sanitizer_finish_switch_fiber(fake_stack, &low, &n);
+    if (came_from == &root) {
+        root.stack = (char *)low;
+        root_bytes = n;
+    }
+#else
+    (void)fake_stack;
+#endif
+}
+
 static __attribute__((noinline)) void switch_to(Fiber *to)
 {
     Fiber *from = cur;
+    void *fake_stack = nullptr;
     if (to == from)
         return;
     cur = to;
     stats.switches++;
 #if defined(__SANITIZE_ADDRESS__)
-    static size_t root_bytes;
-    void *fake = nullptr;
-    (void)root_bytes;
-    __sanitizer_start_switch_fiber(from->done ? nullptr : &fake, to->stack,
-                                   to == &root ? (size_t)root.linear : STACK_BYTES);
+    came_from = from;
+    __sanitizer_start_switch_fiber(&fake_stack, to->stack, to == &root ? root_bytes : STACK_BYTES);
 #elif defined(__SANITIZE_THREAD__)
     __tsan_switch_to_fiber(to->tsan, 1);
 #endif
     emu_swap(&from->sp, to->sp);
-#if defined(__SANITIZE_ADDRESS__)
-    __sanitizer_finish_switch_fiber(fake, nullptr, nullptr);
-#endif
+    switch_done(fake_stack);
 }
 
 static void run_later(size_t i)
 {
     Later *l = pending[i];
+    idle = 0;
     pending.erase(pending.begin() + (long)i);
 #if defined(__SANITIZE_THREAD__)
     void *me = cur->tsan;
@@ -228,9 +249,11 @@ static Fiber *pick()
             continue;
         }
         if (!yielded.empty()) {
-            if (++idle > 100000000)
+            if (++idle > IDLE_ROUNDS)
                 deadlock();
             ready.swap(yielded);
+            if (order == FORWARD)
+                std::reverse(ready.begin(), ready.end());
             continue;
         }
         if (!live)
@@ -242,6 +265,7 @@ static Fiber *pick()
 /* Forward: the lowest thread runs first; `ready` is a stack. */
 void wake(Fiber *const *f, unsigned n)
 {
+    idle = 0;
     if (order == REVERSE) {
         for (unsigned i = 0; i < n; i++)
             if (f[i])
@@ -261,14 +285,12 @@ void sleep(const char *what, const char *file, int line)
     switch_to(pick());
 }
 
-void yield()
+/* Orders nothing: what was waited for may be read only after a fence. */
+void yield(const char *file, int line)
 {
-    {
-        Quiet q;
-        yielded.push_back(cur);
-        sleep("a spin loop", "", 0);
-    }
-    acquire(&token_fence);
+    Quiet q;
+    yielded.push_back(cur);
+    sleep("a spin loop", file, line);
 }
 
 void fence()
@@ -372,7 +394,8 @@ Collective *join(unsigned mask, const char *op, const void *in, void *out, const
         else if (!o.arrived && !empty)
             empty = &o;
     }
-    if (c && (c->mask != mask || (c->op != op && strcmp(c->op, op)))) {
+    if (c && (c->mask != mask || c->line != line || (c->op != op && strcmp(c->op, op)) ||
+              (c->file != file && strcmp(c->file, file)))) {
         fprintf(stderr, "emu: lanes diverged: %s mask %08x at %s:%d meets ", c->op, c->mask,
                 c->file, c->line);
         die(op, file, line);
@@ -445,17 +468,14 @@ void group_collective(const char *op, void *arg, const char *file, int line,
 
 /* ---- life of a fiber ---- */
 
-/* Never returns: a later life starts at fiber_entry again. The detector's quiet region that begins here ends there. */
-[[noreturn]] static void fiber_exit()
+/* Returns when the fiber is given to another thread. */
+static void fiber_end()
 {
-    release(&token_end);
-#if defined(__SANITIZE_THREAD__)
-    AnnotateIgnoreReadsBegin("", 0);
-    AnnotateIgnoreWritesBegin("", 0);
-#endif
+    Quiet q;
     Fiber *me = cur;
     Block *b = me->block;
     Warp *w = me->warp;
+    idle = 0;
     me->done = true;
     live--;
     b->alive--;
@@ -474,30 +494,18 @@ void group_collective(const char *op, void *arg, const char *file, int line,
     if (s.arrived && !s.need && s.arrived == b->alive)
         barrier_open(s);
     switch_to(pick());
-    abort();
 }
 
-static void fiber_entry()
+/* A fiber's stack is entered once and never left: the detectors keep a call stack of it that would grow otherwise. */
+[[noreturn]] static void fiber_main()
 {
-#if defined(__SANITIZE_ADDRESS__)
-    const void *lo;
-    size_t n;
-    __sanitizer_finish_switch_fiber(nullptr, &lo, &n);
-    if (!root.stack) {
-        root.stack = (char *)lo;
-        root.linear = (unsigned)n; /* of root: its stack's size */
+    switch_done(nullptr);
+    for (;;) {
+        acquire(&token_start);
+        body();
+        release(&token_end);
+        fiber_end();
     }
-#endif
-#if defined(__SANITIZE_THREAD__)
-    if (cur->used) {
-        AnnotateIgnoreWritesEnd("", 0);
-        AnnotateIgnoreReadsEnd("", 0);
-    }
-#endif
-    cur->used = true;
-    acquire(&token_start);
-    body();
-    fiber_exit();
 }
 
 static Fiber *fiber_get(size_t i)
@@ -512,23 +520,17 @@ static Fiber *fiber_get(size_t i)
 #if defined(__SANITIZE_THREAD__)
         f->tsan = __tsan_create_fiber(0);
 #endif
+        /* Tops of stacks that are a power of two apart would all share a few lines of the cache. */
+        void **top = (void **)(f->stack + STACK_BYTES - pool.size() % 16 * 320) - 2;
+        top[1] = nullptr;
+        top[0] = (void *)fiber_main;
+        f->sp = top - SWAP_WORDS;
+#if defined(__aarch64__)
+        ((void **)f->sp)[11] = (void *)fiber_main; /* x30 */
+#endif
         pool.push_back(f);
     }
-    Fiber *f = pool[i];
-#if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(f->stack,
-                                  STACK_BYTES); /* frames of an earlier life never returned */
-#endif
-    void **top = (void **)((char *)f->stack + STACK_BYTES) - 2;
-    top[1] = nullptr;
-    top[0] = (void *)fiber_entry;
-#if defined(__aarch64__)
-    f->sp = top - SWAP_WORDS;
-    ((void **)f->sp)[11] = (void *)fiber_entry; /* x30 */
-#else
-    f->sp = top - SWAP_WORDS;
-#endif
-    return f;
+    return pool[i];
 }
 
 /* ---- a launch ---- */
@@ -569,18 +571,22 @@ static void block_set(Block &b, uint64_t id, unsigned rank, unsigned n_thread, c
 
 /* `resident` blocks at once, from block `first` on. */
 static void run_blocks(uint64_t first, unsigned resident, unsigned n_thread,
-                       const std::vector<char *> &dyn, size_t fiber)
+                       std::vector<char *> &dyn, size_t fiber)
 {
-    Quiet q;
+    Quiet q; /* also makes the race detector forget who used what is allocated here */
     if (blocks.size() != resident)
         blocks = std::vector<Block>(resident);
     static std::vector<Fiber *> all;
     all.clear();
     for (unsigned r = 0; r < resident; r++) {
-        char *mem = dyn[dyn.size() == resident ? r : first + r];
+        if (CAN_RACE || !dyn[r]) {
+            free(dyn[r]);
+            if (posix_memalign((void **)&dyn[r], 1024, cfg.smem ? cfg.smem : 1))
+                die("no memory for shared memory", __FILE__, __LINE__);
+        }
         if (cfg.smem)
-            memset(mem, 0xFF, cfg.smem); /* NaN */
-        block_set(blocks[r], first + r, r, n_thread, mem, fiber + (size_t)r * n_thread);
+            memset(dyn[r], 0xFF, cfg.smem); /* NaN */
+        block_set(blocks[r], first + r, r, n_thread, dyn[r], fiber + (size_t)r * n_thread);
         all.insert(all.end(), blocks[r].fibers.begin(), blocks[r].fibers.end());
     }
     live = (unsigned)all.size();
@@ -592,6 +598,9 @@ static void run_blocks(uint64_t first, unsigned resident, unsigned n_thread,
         fprintf(stderr, "emu: a block ended with %zu bulk copies in flight\n", pending.size());
         abort();
     }
+    for (void *p : garbage)
+        free(p);
+    garbage.clear();
 }
 
 bool config_ok(const launch_cfg &c)
@@ -609,7 +618,7 @@ void run(const launch_cfg &c, const std::function<void()> &fn)
     unsigned nt = c.block.x * c.block.y * c.block.z;
     uint64_t nb = (uint64_t)c.grid.x * c.grid.y * c.grid.z;
     unsigned resident = c.cooperative ? (unsigned)nb : c.cluster > 1 ? (unsigned)c.cluster : 1;
-    size_t lives = 1, n_dyn = resident;
+    size_t lives = 1;
 #if defined(__SANITIZE_THREAD__)
     root.tsan = __tsan_get_current_fiber();
     if (!copier) {
@@ -617,12 +626,8 @@ void run(const launch_cfg &c, const std::function<void()> &fn)
         copier->tsan = __tsan_create_fiber(0);
     }
     lives = std::max<size_t>(1, DETECTOR_THREADS / ((size_t)resident * nt));
-    n_dyn = nb; /* each block its own: addresses are not reused inside a launch */
 #endif
-    std::vector<char *> dyn(n_dyn);
-    for (char *&d : dyn)
-        if (posix_memalign((void **)&d, 1024, c.smem ? c.smem : 1))
-            die("no memory for shared memory", __FILE__, __LINE__);
+    std::vector<char *> dyn(resident);
     cfg = c;
     body = fn;
     stats.launches++;
@@ -637,9 +642,6 @@ void run(const launch_cfg &c, const std::function<void()> &fn)
     acquire(&token_end);
     for (char *d : dyn)
         free(d);
-    for (void *p : garbage)
-        free(p);
-    garbage.clear();
     body = nullptr;
 }
 } // namespace emu

@@ -70,7 +70,7 @@ struct Fiber {
     WarpGroup *wg;
     uint3 tid;
     unsigned lane, linear;
-    bool done, last, used;
+    bool done, last;
     int value; /* of a barrier that reduces */
     const char *what, *file;
     int line;
@@ -106,7 +106,7 @@ struct Quiet { /* the race detector looks away: bookkeeping, registers that lane
     ~Quiet();
 };
 void *shared(const void *key, size_t bytes);
-void yield();
+void yield(EMU_AT);
 void fence();
 int barrier(unsigned id, unsigned count, int pred, bool wait, const char *file, int line);
 [[noreturn]] void die(const char *what, const char *file, int line);

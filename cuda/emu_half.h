@@ -195,6 +195,15 @@ inline unsigned short __bfloat16_as_ushort(__nv_bfloat16 h)
 {
     return h.__x;
 }
+/* each element rounded once; also what atomicAdd does */
+inline __half2 operator+(__half2 a, __half2 b)
+{
+    return {a.x + b.x, a.y + b.y};
+}
+inline __nv_bfloat162 operator+(__nv_bfloat162 a, __nv_bfloat162 b)
+{
+    return {a.x + b.x, a.y + b.y};
+}
 inline __half2 __hfma2(__half2 a, __half2 b, __half2 c)
 {
     return {__half(emu::fma_odd(a.x, b.x, c.x)), __half(emu::fma_odd(a.y, b.y, c.y))};

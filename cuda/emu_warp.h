@@ -90,9 +90,9 @@ inline void __threadfence_block()
 {
     emu::fence();
 }
-inline void __nanosleep(unsigned)
+inline void __nanosleep(unsigned, EMU_AT)
 {
-    emu::yield();
+    emu::yield(file, line);
 }
 
 #endif
