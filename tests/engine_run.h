@@ -7,7 +7,7 @@
 
 #define RUN_TOK_MAX   2048
 #define RUN_BLOCK_MAX (RUN_TOK_MAX / 16)
-#define RUN_SEQ_MAX   128
+#define RUN_SEQ_MAX   256
 
 struct run_seq {
     int32_t tok[RUN_TOK_MAX];

@@ -15,9 +15,9 @@
 
 static const struct {
     const char *device, *isa;
-} devices[] = {
-    {"ref", NULL}, {"cpu", "scalar"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cpu", "amx"},
-    {"cuda-emu", NULL}, {"cuda-emu", "/rev"}, {"cuda-emu", "/7"}};
+} devices[] = {{"ref", NULL},      {"cpu", "scalar"},    {"cpu", "avx2"},
+               {"cpu", "avx512"},  {"cpu", "amx"},       {"cuda", NULL},
+               {"cuda-emu", NULL}, {"cuda-emu", "/rev"}, {"cuda-emu", "/7"}};
 
 static void check_device(const char *path, struct golden *want, size_t d)
 {

@@ -66,12 +66,28 @@ static inline void ot_add_emu(void)
     ot_emu = ot_n - 4;
 }
 
-/* Index 0 is ref, then cuda-emu if it is built, the CPU tables with 1 thread, the best with 2 and 4. */
+/* A real GPU, where the plug-in is built and finds one. */
+static inline void ot_add_gpu(void)
+{
+    const struct backend *b;
+    struct dev *d;
+    struct err e = {0};
+    const struct backend_opts o = {.precision = PRECISION_F32};
+    if (backend_find("cuda", &b, &e) || b->open(&d, &o, &e)) {
+        print_message("SKIP cuda: %s\n", e.text);
+        return;
+    }
+    b->close(d);
+    ot_add(b, NULL, 0);
+}
+
+/* Index 0 is ref, then cuda if there is a GPU, cuda-emu if it is built, the CPU tables with 1 thread, the best with 2 and 4. */
 static inline int ot_open(void **st)
 {
     (void)st;
     const char *best = "scalar";
     ot_add(&ref_backend, NULL, 0);
+    ot_add_gpu();
     ot_add_emu();
     for (int i = 0; i < CPU_N_ISA; i++) {
         if (!cpu_isa_usable(i)) {
