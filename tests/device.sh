@@ -60,7 +60,7 @@ else
     esac
     gpu=${query%,*} arch=${query##*, }
     arch=${arch/./}
-    case $arch in 90 | 100 | 103 | 120) arch=${arch}a ;; esac
+    [ "$arch" != 90 ] || arch=90a # wgmma
     device=cuda dir=build/cuda
     out=tests/bench/history/device-$(echo "$gpu" | tr -cs 'A-Za-z0-9\n' -)-$commit.jsonl
 fi
