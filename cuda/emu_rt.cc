@@ -29,6 +29,7 @@ struct Entry {
 };
 struct emu_graph {
     std::vector<Entry> nodes;
+    bool relaxed = false, broken = false; /* broken: a call that must not be captured was made */
 };
 struct emu_graph_exec {
     std::vector<Entry> nodes;
@@ -58,11 +59,21 @@ struct Runtime {
         const char *order = getenv("STEPD_EMU_ORDER"), *f = getenv("STEPD_EMU_FAIL");
         if (order)
             emu_set_order(order);
-        const char *colon = f ? strchr(f, ':') : nullptr;
-        if (colon)
-            for (Fail &k : fail)
-                if (!strncmp(f, k.kind, (size_t)(colon - f)))
-                    k.left = strtol(colon + 1, nullptr, 10);
+        bool known = !f;
+        for (Fail &k : fail) {
+            const size_t n = strlen(k.kind);
+            if (f && !strncmp(f, k.kind, n) && f[n] == ':') {
+                k.left = strtol(f + n + 1, nullptr, 10);
+                known = k.left > 0;
+            }
+        }
+        if (!known) {
+            fprintf(stderr,
+                    "emu: STEPD_EMU_FAIL=%s: want alloc, launch, copy or async, a colon "
+                    "and a number from 1\n",
+                    f);
+            abort();
+        }
     }
 };
 Runtime &rt()
@@ -146,6 +157,18 @@ emu_stream *stream_of(cudaStream_t s)
     return s ? s : &rt().legacy;
 }
 
+/* A call that allocates or waits, while a stream is captured: the capture is lost and the call fails. */
+bool capturing()
+{
+    bool any = false;
+    for (emu_stream *s : rt().streams)
+        if (s->capture && !s->capture->relaxed)
+            any = s->capture->broken = true;
+    if (any)
+        result(cudaErrorStreamCaptureUnsupported);
+    return any;
+}
+
 cudaError_t push(cudaStream_t st, Entry e)
 {
     emu_stream *s = stream_of(st);
@@ -167,6 +190,8 @@ cudaError_t alloc(void **p, size_t n, std::map<void *, size_t> &map)
 {
     *p = nullptr;
     n_malloc++;
+    if (capturing())
+        return cudaErrorStreamCaptureUnsupported;
     if (rt().sticky != cudaSuccess)
         return result(rt().sticky);
     if (fails(FAIL_ALLOC) || posix_memalign(p, 256, n ? n : 1))
@@ -327,6 +352,8 @@ cudaError_t cudaMemcpy(void *dst, const void *src, size_t n, enum cudaMemcpyKind
 {
     LOCK;
     n_sync++;
+    if (capturing())
+        return cudaErrorStreamCaptureUnsupported;
     drain_all("cudaMemcpy");
     cudaError_t e = cudaMemcpyAsync(dst, src, n, k, nullptr);
     drain_all("cudaMemcpy");
@@ -341,10 +368,12 @@ cudaError_t cudaMemset(void *p, int v, size_t n)
 {
     LOCK;
     n_sync++;
+    if (capturing())
+        return cudaErrorStreamCaptureUnsupported;
     drain_all("cudaMemset");
     cudaError_t e = cudaMemsetAsync(p, v, n, nullptr);
     drain_all("cudaMemset");
-    return e;
+    return e == cudaSuccess ? waited() : e;
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned)
@@ -373,6 +402,8 @@ cudaError_t cudaStreamSynchronize(cudaStream_t s)
 {
     LOCK;
     n_sync++;
+    if (stream_of(s)->capture && capturing())
+        return cudaErrorStreamCaptureUnsupported;
     drain(stream_of(s), "cudaStreamSynchronize");
     return waited();
 }
@@ -386,6 +417,8 @@ cudaError_t cudaDeviceSynchronize(void)
 {
     LOCK;
     n_sync++;
+    if (capturing())
+        return cudaErrorStreamCaptureUnsupported;
     drain_all("cudaDeviceSynchronize");
     return waited();
 }
@@ -457,12 +490,13 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t s, cudaHostFn_t fn, void *arg)
 
 /* ---- graphs: a recorded list ---- */
 
-cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode)
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, enum cudaStreamCaptureMode mode)
 {
     LOCK;
     if (!s || s->capture)
         return result(cudaErrorStreamCaptureUnsupported);
     s->capture = new emu_graph;
+    s->capture->relaxed = mode == cudaStreamCaptureModeRelaxed;
     rt().graphs++;
     return cudaSuccess;
 }
@@ -473,6 +507,12 @@ cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g)
     if (!*g)
         return result(cudaErrorStreamCaptureInvalidated);
     s->capture = nullptr;
+    if ((*g)->broken) {
+        delete *g;
+        *g = nullptr;
+        rt().graphs--;
+        return result(cudaErrorStreamCaptureInvalidated);
+    }
     return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *x, cudaGraph_t g, unsigned long long)
@@ -543,6 +583,11 @@ static const struct {
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
     {cudaErrorIllegalAddress, "cudaErrorIllegalAddress",
      "an illegal memory access was encountered"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure", "unspecified launch failure"},
 };
 const char *cudaGetErrorName(cudaError_t e)

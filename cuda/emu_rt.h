@@ -1,11 +1,14 @@
 /* The part of the CUDA runtime API that we use, for builds without the toolkit: NVIDIA's names and meanings, our own
  * declarations. C17 and C++17. emu_rt.cc implements it: device memory is poisoned host memory, a stream is a queue
  * whose entries run late and, under a seed, in a random order that streams and events allow.
+ * Stricter than NVIDIA's: no stream waits for stream 0 by itself, whatever its flags. While a stream is captured, in
+ * any but relaxed mode, calls that allocate or wait fail and end the capture.
  *
  * Test hooks (exported by the emulated plug-in, absent from the real one):
  *   emu_set_order      thread, block and stream order: "fwd", "rev" or a number (seed); also $STEPD_EMU_ORDER
  *   emu_rt_fail        the k-th call from now on of "alloc", "launch", "copy" or "async" fails ("async": the error
- *                      shows at a later synchronisation and is sticky); also $STEPD_EMU_FAIL = "launch:3"
+ *                      shows at a later synchronisation and is sticky); also $STEPD_EMU_FAIL = "launch:3".
+ *                      k <= 0 takes it back and clears a sticky error, which no real call does
  *   emu_rt_stats       counters since the start
  *   emu_rt_live        what is not yet freed; 0 = everything is
  * $STEPD_EMU_CC = 80 | 90 | 100: the compute capability that is told; 90. $STEPD_EMU_MEM = MiB of device memory. */
@@ -110,7 +113,7 @@ struct emu_stats {
         conflicts; /* conflicts: of ldmatrix rows in banks */
 };
 EMU_API void emu_set_order(const char *order);
-EMU_API int emu_rt_fail(const char *kind, long k); /* k <= 0: off; -1 for an unknown kind */
+EMU_API int emu_rt_fail(const char *kind, long k); /* -1 for an unknown kind */
 EMU_API void emu_rt_stats(struct emu_stats *out);
 EMU_API size_t emu_rt_live(void);
 
