@@ -39,5 +39,12 @@ int cu_attn(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
-    return tensor(a) ? cu_attn_mma(a, s, st) : cu_attn_any(a, s, st);
+    if (!tensor(a))
+        return cu_attn_any(a, s, st);
+    if (!a->wgmma || a->exact || s->tile_max <= 0 || !cu_attn_wgmma_takes(a))
+        return cu_attn_mma(a, s, st);
+    struct cu_step dec = *s;
+    dec.tile_max = 0;
+    const int rc = cu_attn_mma(a, &dec, st);
+    return rc ? rc : cu_attn_wgmma(a, s, st);
 }

@@ -58,4 +58,99 @@ static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step 
     return r;
 }
 
+/* ---- the arithmetic of the kernels on tensor cores ---- */
+
+#define LOG2E 1.4426950408889634f
+#define PAGE  CU_BLOCK_TOKENS
+
+__device__ __forceinline__ uint32_t pack2(float a, float b, bf16)
+{
+    union {
+        __nv_bfloat162 h;
+        uint32_t u;
+    } x;
+    x.h = __floats2bfloat162_rn(a, b);
+    return x.u;
+}
+__device__ __forceinline__ uint32_t pack2(float a, float b, __half)
+{
+    union {
+        __half2 h;
+        uint32_t u;
+    } x;
+    x.h = __floats2half2_rn(a, b);
+    return x.u;
+}
+/* How a state and one more are weighed in their common maximum. A state without tokens has maximum -inf and the factor 0;
+ * the other one's is then exactly 1. */
+struct fold {
+    float max, keep, take;
+};
+__device__ __forceinline__ fold fold_of(float m, float m2)
+{
+    const float now = fmaxf(m, m2), ref = now == -INFINITY ? 0.0f : now;
+    return {now, exp2f(__fsub_rn(m, ref)), exp2f(__fsub_rn(m2, ref))};
+}
+__device__ __forceinline__ float fold_do(float x, float y, const fold &f)
+{
+    return __fmaf_rn(y, f.take, __fmul_rn(x, f.keep));
+}
+
+/* What the finished output is multiplied with; a sink joins the sum here. */
+__device__ __forceinline__ float finish(float m, float l, const float *sinks, int head)
+{
+    float keep = 1;
+    if (sinks) {
+        const fold f = fold_of(m, __fmul_rn(sinks[head], LOG2E));
+        l = __fmaf_rn(l, f.keep, f.take);
+        keep = f.keep;
+    }
+    return __fdiv_rn(keep, l);
+}
+/* Adding 0 makes -0 and +0 one: a step that adds nothing may turn one into the other. */
+__device__ __forceinline__ float scaled(float o, float inv)
+{
+    return __fadd_rn(__fmul_rn(o, inv), 0.0f);
+}
+
+/* cap * tanh(x), as 1 - 2 / (2^(k x) + 1): absolute error 1e-7 of the cap */
+__device__ __forceinline__ float capped(float x, float k, float cap)
+{
+    return __fmul_rn(cap,
+                     __fsub_rn(1.0f, __fdividef(2.0f, __fadd_rn(exp2f(__fmul_rn(x, k)), 1.0f))));
+}
+
+/* Positions that the thread's two query rows see: [lo, hi], empty when hi < lo. */
+struct sight {
+    int lo[2], hi[2];
+};
+__device__ __forceinline__ int first_of(int pos, int window)
+{
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+__device__ __forceinline__ void put2(const attn_args &a, int64_t row, int head, int d, float x,
+                                     float y)
+{
+    const int64_t at = row * a.ld_dst + (int64_t)head * a.head_dim + d;
+    if (a.dst_bf16)
+        *(uint32_t *)((bf16 *)a.dst + at) = pack2(x, y, bf16());
+    else
+        *(float2 *)((float *)a.dst + at) = make_float2(x, y);
+}
+
+/* The (row, head) pairs of a block. */
+struct pre_row {
+    int64_t row;
+    int head, pos; /* pos -1: no such pair */
+};
+__device__ __forceinline__ pre_row pre_at(const attn_args &a, const cu_tile &t, int kvh, int i)
+{
+    const int group = a.n_head / a.n_kv_head;
+    if (i >= t.n * group)
+        return {0, 0, -1};
+    const int64_t row = t.row + i / group;
+    return {row, kvh * group + i % group, a.pos[row]};
+}
+
 #endif

@@ -18,29 +18,9 @@
 #define N_STEP  (CU_SPLIT_TOKENS / STEP)
 #define WARPS   4
 #define THREADS (WARPS * 32)
-#define PAGE    CU_BLOCK_TOKENS
-#define LOG2E   1.4426950408889634f
 
 /* ---- the arithmetic that both kernels share ---- */
 
-__device__ __forceinline__ uint32_t pack2(float a, float b, bf16)
-{
-    union {
-        __nv_bfloat162 h;
-        uint32_t u;
-    } x;
-    x.h = __floats2bfloat162_rn(a, b);
-    return x.u;
-}
-__device__ __forceinline__ uint32_t pack2(float a, float b, __half)
-{
-    union {
-        __half2 h;
-        uint32_t u;
-    } x;
-    x.h = __floats2half2_rn(a, b);
-    return x.u;
-}
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                     bf16)
 {
@@ -50,38 +30,6 @@ __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const
                                     __half)
 {
     ptx::mma_f16(d, a, b);
-}
-
-/* How a state and one more are weighed in their common maximum. A state without tokens has maximum -inf and the factor 0;
- * the other one's is then exactly 1. */
-struct fold {
-    float max, keep, take;
-};
-__device__ __forceinline__ fold fold_of(float m, float m2)
-{
-    const float now = fmaxf(m, m2), ref = now == -INFINITY ? 0.0f : now;
-    return {now, exp2f(__fsub_rn(m, ref)), exp2f(__fsub_rn(m2, ref))};
-}
-__device__ __forceinline__ float fold_do(float x, float y, const fold &f)
-{
-    return __fmaf_rn(y, f.take, __fmul_rn(x, f.keep));
-}
-
-/* What the finished output is multiplied with; a sink joins the sum here. */
-__device__ __forceinline__ float finish(float m, float l, const float *sinks, int head)
-{
-    float keep = 1;
-    if (sinks) {
-        const fold f = fold_of(m, __fmul_rn(sinks[head], LOG2E));
-        l = __fmaf_rn(l, f.keep, f.take);
-        keep = f.keep;
-    }
-    return __fdiv_rn(keep, l);
-}
-/* Adding 0 makes -0 and +0 one: a step that adds nothing may turn one into the other. */
-__device__ __forceinline__ float scaled(float o, float inv)
-{
-    return __fadd_rn(__fmul_rn(o, inv), 0.0f);
 }
 
 /* 16-byte chunk c of row r of a tile of rows of D values: XOR swizzle, ldmatrix without bank conflicts. */
@@ -119,15 +67,6 @@ __device__ __forceinline__ void pv(float (&o0)[4], float (&o1)[4], const uint32_
     mma(o1, p, b1, T());
 }
 
-/* Positions that the thread's two query rows see: [lo, hi], empty when hi < lo. */
-struct sight {
-    int lo[2], hi[2];
-};
-__device__ __forceinline__ int first_of(int pos, int window)
-{
-    return window > 0 && pos >= window ? pos - window + 1 : 0;
-}
-
 /* Scores of the step at position `at` to weights in P fragments; m and l of the step for the thread's two rows. */
 template <class T>
 __device__ __forceinline__ void soften(float (&s)[STEP / 8][4], uint32_t (&p)[STEP / 16][4],
@@ -135,17 +74,14 @@ __device__ __forceinline__ void soften(float (&s)[STEP / 8][4], uint32_t (&p)[ST
                                        const sight &see, int at)
 {
     const int t = (int)threadIdx.x % 4;
-    if (a.softcap >
-        0) { /* cap * tanh(x), as 1 - 2 / (exp(2 x) + 1): absolute error 1e-7 of the cap */
+    if (a.softcap > 0) {
         const float k = __fmul_rn(__fdiv_rn(a.scale, a.softcap), 2 * LOG2E),
                     cap = __fmul_rn(a.softcap, LOG2E);
 #pragma unroll
         for (int j = 0; j < STEP / 8; j++)
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                s[j][i] = __fmul_rn(
-                    cap, __fsub_rn(1.0f, __fdividef(
-                                             2.0f, __fadd_rn(exp2f(__fmul_rn(s[j][i], k)), 1.0f))));
+                s[j][i] = capped(s[j][i], k, cap);
     } else {
         const float k = __fmul_rn(a.scale, LOG2E);
 #pragma unroll
@@ -238,16 +174,6 @@ __device__ __forceinline__ void fetch(const attn_args &a, T *tile, const int32_t
             src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + col + c * 8;
         ptx::cp_async16(chunk<D>(tile, r, c), src, ok);
     }
-}
-
-__device__ __forceinline__ void put2(const attn_args &a, int64_t row, int head, int d, float x,
-                                     float y)
-{
-    const int64_t at = row * a.ld_dst + (int64_t)head * a.head_dim + d;
-    if (a.dst_bf16)
-        *(uint32_t *)((bf16 *)a.dst + at) = pack2(x, y, bf16());
-    else
-        *(float2 *)((float *)a.dst + at) = make_float2(x, y);
 }
 
 /* ---- decode ---- */
@@ -415,20 +341,6 @@ template <int D, class T> struct pre_shared {
     float o[C / 2][THREADS]; /* the row's output so far: the thread's own values */
     uint32_t q[pre_q<D>::words ? pre_q<D>::words : 1][THREADS]; /* the thread's own fragments */
 };
-
-/* The (row, head) pairs of a block. */
-struct pre_row {
-    int64_t row;
-    int head, pos; /* pos -1: no such pair */
-};
-__device__ __forceinline__ pre_row pre_at(const attn_args &a, const cu_tile &t, int kvh, int i)
-{
-    const int group = a.n_head / a.n_kv_head;
-    if (i >= t.n * group)
-        return {0, 0, -1};
-    const int64_t row = t.row + i / group;
-    return {row, kvh * group + i % group, a.pos[row]};
-}
 
 /* Everything of a step behind its scores: weights, then V by pairs of n-tiles, each folded at once. */
 template <int D, class T>

@@ -124,6 +124,18 @@ template <int N> PTX void wgmma_wait()
 {
     PTX90A("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory");
 }
+/* This thread's finished writes to shared memory become visible to wgmma and TMA (before the barrier that hands them on). */
+PTX void fence_async()
+{
+    PTX90("fence.proxy.async.shared::cta;" ::: "memory");
+}
+/* Holds the order of the accumulators' other uses against a wgmma_fence or wgmma_wait beside it. */
+PTX void wgmma_hold(float (&d)[32])
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
 template <int N> PTX void setmaxnreg_inc()
 {
     PTX90A("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
@@ -153,6 +165,19 @@ PTX void wgmma_m64n64k16_ra(float (&d)[32], const uint32_t (&a)[4], uint64_t db,
            "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
            "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
            "{%32,%33,%34,%35}, %36, p, 1, 1, 0;"
+           "\n}"
+           : PTX_F4(0), PTX_F4(4), PTX_F4(8), PTX_F4(12), PTX_F4(16), PTX_F4(20), PTX_F4(24),
+             PTX_F4(28)
+           : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(db), "r"(scale_d));
+}
+/* And with B[16,64] as it is, rows of 64 values (MN-major): wgmma_desc of its first row. */
+PTX void wgmma_m64n64k16_ra_bt(float (&d)[32], const uint32_t (&a)[4], uint64_t db, int scale_d)
+{
+    PTX90A("{\n.reg .pred p;\nsetp.ne.b32 p, %37, 0;\n"
+           "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
+           "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,"
+           "%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, "
+           "{%32,%33,%34,%35}, %36, p, 1, 1, 1;"
            "\n}"
            : PTX_F4(0), PTX_F4(4), PTX_F4(8), PTX_F4(12), PTX_F4(16), PTX_F4(20), PTX_F4(24),
              PTX_F4(28)

@@ -250,7 +250,7 @@ void wgmma_finish(unsigned left, const char *file, int line)
     });
 }
 
-/* Element (r, k) of a K-major operand with a 128-byte swizzle. */
+/* Value k of row r of an operand with a 128-byte swizzle: K-major A[r][k], B[k][r]; MN-major B[r][k]. */
 static float operand(const char *base, uint64_t desc, int r, int k)
 {
     uint32_t at = (uint32_t)(desc & 0x3fff) << 4;
@@ -268,7 +268,7 @@ struct WgArgs {
 };
 
 static void wgmma_run(const std::vector<float *> &d, const std::vector<uint32_t> &ra,
-                      const char *base, uint64_t da, uint64_t db, int scale_d)
+                      const char *base, uint64_t da, uint64_t db, int scale_d, bool b_rows)
 {
     static float A[64][16], B[16][64];
     for (int m = 0; m < 64; m++)
@@ -278,7 +278,7 @@ static void wgmma_run(const std::vector<float *> &d, const std::vector<uint32_t>
                           ? operand(base, da, m, k)
                           : emu::bf16_to_float(
                                 (uint16_t)(ra[(size_t)lane * 4 + (size_t)reg] >> (k & 1) * 16));
-            B[k][m] = operand(base, db, m, k);
+            B[k][m] = b_rows ? operand(base, db, k, m) : operand(base, db, m, k);
         }
     for (int m = 0; m < 64; m++) {
         float acc[64];
@@ -298,7 +298,7 @@ static void wgmma_run(const std::vector<float *> &d, const std::vector<uint32_t>
 }
 
 void wgmma64(float *d, const uint32_t *a, uint64_t da, uint64_t db, int scale_d, const char *file,
-             int line)
+             int line, bool b_rows)
 {
     WgArgs in{d, a};
     char *base = cur->block->dyn;
@@ -315,7 +315,7 @@ void wgmma64(float *d, const uint32_t *a, uint64_t da, uint64_t db, int scale_d,
             if (x->a)
                 ra.insert(ra.end(), x->a, x->a + 4);
         }
-        w.groups.back().push_back([=] { wgmma_run(regs, ra, base, da, db, scale_d); });
+        w.groups.back().push_back([=] { wgmma_run(regs, ra, base, da, db, scale_d, b_rows); });
     });
 }
 } // namespace ptx

@@ -83,8 +83,14 @@ template <int N> inline void wgmma_wait(EMU_AT)
 {
     wgmma_finish(N, file, line);
 }
+inline void wgmma_hold(float (&)[32])
+{
+}
+inline void fence_async()
+{
+}
 void wgmma64(float *d, const uint32_t *a, uint64_t da, uint64_t db, int scale_d, const char *file,
-             int line);
+             int line, bool b_rows = false);
 inline void wgmma_m64n64k16(float (&d)[32], uint64_t da, uint64_t db, int scale_d, EMU_AT)
 {
     wgmma64(d, nullptr, da, db, scale_d, file, line);
@@ -93,6 +99,11 @@ inline void wgmma_m64n64k16_ra(float (&d)[32], const uint32_t (&a)[4], uint64_t 
                                EMU_AT)
 {
     wgmma64(d, a, 0, db, scale_d, file, line);
+}
+inline void wgmma_m64n64k16_ra_bt(float (&d)[32], const uint32_t (&a)[4], uint64_t db, int scale_d,
+                                  EMU_AT)
+{
+    wgmma64(d, a, 0, db, scale_d, file, line, true);
 }
 template <int N> inline void setmaxnreg_inc()
 {

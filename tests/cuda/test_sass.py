@@ -27,7 +27,7 @@ CLAIMS = {
     "attn_mma.cu": [(None, "HMMA")],
     "gemm_quant.cu": [(None, "HMMA")],
     "gemm_wgmma.cu": [("sm_90a", "HGMMA"), ("sm_90a", "UTMALDG")],
-    "attn_wgmma.cu": [("sm_90a", "HGMMA"), ("sm_90a", "UTMALDG")],
+    "attn_wgmma.cu": [("sm_90a", "HGMMA"), ("sm_90a", "LDGSTS")],
 }
 
 
