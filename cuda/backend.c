@@ -148,6 +148,7 @@ static int dev_open(struct dev **out, const struct backend_opts *o, struct err *
     if (!d)
         return err_set(e, ERR_NOMEM, "no memory for the CUDA backend");
     d->f32 = o->precision == PRECISION_F32;
+    d->loose = o->loose;
     d->graphs = !(env && env[0] == '0');
     int rc = device_pick(d, e);
     if (!rc)

@@ -74,7 +74,7 @@ struct graph {
 struct dev {
     cudaStream_t stream;
     int cc;
-    bool f32, graphs;
+    bool f32, graphs, loose;
     int failed; /* ERR_DEVICE from the first runtime error on */
     struct cu_buf {
         void *p;

@@ -82,7 +82,8 @@ int cu__linear(struct dev *d, const struct op_linear *a)
     if (!r)
         return ERR_NOMEM;
     r->u.linear.w = &a->w->w;
-    r->u.linear.exact = 1;
+    r->u.linear.wgmma = d->loose && d->cc == 90;
+    r->u.linear.exact = !d->loose;
     r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);
     bool ok = mat_of(d, &a->dst, &r->u.linear.dst) && mat_of(d, &a->src, &r->u.linear.src) &&
               vec_of(d, &a->bias, &r->u.linear.bias);
@@ -126,7 +127,7 @@ int cu__attn(struct dev *d, const struct op_attn *a)
     o->window = a->window;
     o->kv = &a->kv->kv;
     o->layer = a->layer;
-    o->exact = 1;
+    o->exact = !d->loose;
     bool ok = mat_of(d, &a->dst, &o->dst) && mat_of(d, &a->qkv, &o->qkv) &&
               vec_of(d, &a->sinks, &o->sinks);
     return undo(d, ok ? 0 : ERR_INVAL);

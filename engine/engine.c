@@ -17,7 +17,7 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
 {
     struct model *m = &g->l.model;
     struct backend_opts bo = {
-        .n_threads = o->n_threads, .pin = !o->no_pin, .isa = o->isa, .precision = o->precision};
+        .n_threads = o->n_threads, .pin = !o->no_pin, .isa = o->isa, .precision = o->precision, .loose = o->loose};
     struct backend_info bi = {0};
     int rc = m->be->open(&m->dev, &bo, e);
     if (rc)

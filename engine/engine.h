@@ -18,6 +18,7 @@ struct eng_opts {       /* zero = default */
     const char *device; /* "auto" (NULL), "cpu", "ref", "cuda", "cuda-emu", "null" */
     enum eng_precision precision;
     const char *isa; /* CPU: force a kernel table */
+    bool loose;      /* see backend_opts */
     int n_threads;   /* CPU workers; 0 = all allowed */
     bool no_pin;
     int32_t n_ctx;   /* context length in tokens; 0 = the model's, at most what memory allows */

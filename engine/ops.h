@@ -32,6 +32,7 @@ struct backend_opts {
     bool pin;        /* CPU: pin workers to processors */
     const char *isa; /* CPU: force a table ("scalar", "avx2", ...); NULL = best */
     enum eng_precision precision;
+    bool loose; /* GPU: a row may get other bits among many rows than alone, where that is faster */
 };
 
 struct backend_info {

@@ -25,6 +25,7 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
     *o = (struct eng_opts){.path = path,
                            .device = given(c->device, "auto"),
                            .isa = given(c->isa, "auto"),
+                           .loose = !c->batch_invariant,
                            .n_threads = (int)c->threads,
                            .no_pin = !c->pin,
                            .n_ctx = (int32_t)c->ctx_size,
