@@ -18,8 +18,8 @@ static bool shape_ok(const struct cu_attn *a, const struct cu_step *s)
 static bool tensor(const struct cu_attn *a)
 {
     const struct cu_kv *kv = a->kv;
-    return a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 && kv->head_dim <= 256 &&
-           (uintptr_t)kv->p % 16 == 0;
+    return a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 &&
+           kv->head_dim <= 256 && (uintptr_t)kv->p % 16 == 0;
 }
 
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max)

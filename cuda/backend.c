@@ -81,6 +81,7 @@ static void dev_close(struct dev *d)
     if (d->stream)
         cudaStreamSynchronize(d->stream);
     cu__graphs_drop(d);
+    cu_lt_close(d->lt);
     slots_close(d);
     struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out,
                           &d->dev_seen, &d->ws,       &d->attn_ws,    &d->flags};
@@ -156,6 +157,10 @@ static int dev_open(struct dev **out, const struct backend_opts *o, struct err *
     if (rc) {
         dev_close(d);
         return rc;
+    }
+    if (d->loose && !d->f32 && cu_lt_open(&d->lt)) {
+        d->lt = NULL; /* our own products serve */
+        log_info("cuda", "cublaslt=missing products=own");
     }
     if (o->precision == PRECISION_INT8)
         log_info("cuda", "precision=int8 has no products of its own here: bf16 is used");
@@ -296,7 +301,8 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
     struct dev_weight *w = mem_calloc(1, sizeof *w);
     if (!w)
         return err_set(e, ERR_NOMEM, "%s: no memory", desc->name);
-    rc = cu_weight_plan(&w->w, desc, d->f32, &bytes, e);
+    rc = d->lt ? cu_weight_plan_lt(&w->w, desc, &bytes, e)
+               : cu_weight_plan(&w->w, desc, d->f32, &bytes, e);
     if (!rc)
         rc = weight_upload(d, w, desc, bytes, e);
     if (rc) {

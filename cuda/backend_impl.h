@@ -3,6 +3,7 @@
 #define CUDA_BACKEND_IMPL_H
 
 #include "cuda/kernels.h"
+#include "cuda/lt_api.h"
 #include "cuda/rt.h"
 #include "cuda/weight.h"
 #include "engine/backend.h"
@@ -75,6 +76,8 @@ struct dev {
     cudaStream_t stream;
     int cc;
     bool f32, graphs, loose;
+    struct cu_lt
+        *lt;    /* cuBLASLt, when rows need not be alike and the library is there; else NULL */
     int failed; /* ERR_DEVICE from the first runtime error on */
     struct cu_buf {
         void *p;

@@ -84,6 +84,7 @@ int cu__linear(struct dev *d, const struct op_linear *a)
     r->u.linear.w = &a->w->w;
     r->u.linear.wgmma = d->loose && d->cc == 90;
     r->u.linear.exact = !d->loose;
+    r->u.linear.lt = d->lt;
     r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);
     bool ok = mat_of(d, &a->dst, &r->u.linear.dst) && mat_of(d, &a->src, &r->u.linear.src) &&
               vec_of(d, &a->bias, &r->u.linear.bias);
