@@ -129,6 +129,7 @@ int cu__attn(struct dev *d, const struct op_attn *a)
     o->kv = &a->kv->kv;
     o->layer = a->layer;
     o->exact = !d->loose;
+    o->wgmma = d->loose && d->cc == 90;
     bool ok = mat_of(d, &a->dst, &o->dst) && mat_of(d, &a->qkv, &o->qkv) &&
               vec_of(d, &a->sinks, &o->sinks);
     return undo(d, ok ? 0 : ERR_INVAL);
