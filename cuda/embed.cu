@@ -54,7 +54,11 @@ __device__ __forceinline__ float value_at(const cu_part &p, int64_t row, int64_t
               g = in_stage / p.group;
     const __half *s =
         (const __half *)(unit + p.bits * CU_PANEL * CU_STAGE / 8) + (g * 8 + r % 8) * 4 + tile;
-    const float level = p.levels ? embed_levels[code] : (float)(code - p.offset);
+    const float level =
+        !p.levels ? (float)(code - p.offset)
+        : p.bits == 8
+            ? __half2float(__half(__nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)code, __NV_E4M3)))
+            : embed_levels[code];
     const float v = p.min ? __fmaf_rn(level, __half2float(*s), __half2float(s[groups * CU_PANEL]))
                           : __fmul_rn(level, __half2float(*s));
     return __fmul_rn(v, p.row_scale[row]);

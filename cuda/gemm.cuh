@@ -42,6 +42,12 @@ __device__ __forceinline__ float level_of(uint32_t code, int offset)
     return __uint_as_float(0x4b000000u | code) - (float)(8388608 + offset);
 }
 
+/* The e4m3 that a code is. */
+__device__ __forceinline__ float e4m3_of(uint32_t code)
+{
+    return __half2float(__half(__nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)code, __NV_E4M3)));
+}
+
 /* The eight values of tile t in half c of a unit, as the B fragments of two k steps. s: scales (and mins) of the two
  * steps. */
 template <class F>
@@ -62,7 +68,7 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
     const int after4 = F::BITS >= 4 ? 512 : 0;
     if (F::BITS >= 4 && F::BITS < 8)
         lo = *(const uint32_t *)(half + (lane * 4 + t) * 4);
-    if (F::LEVELS) {
+    if (F::LEVELS && F::BITS == 4) {
         hi = iq4_levels(lo >> 16);
         lo = iq4_levels(lo);
     }
@@ -84,7 +90,9 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
                        (F::BITS == 6 ? (p2 >> 2 * at & 3) << 4 : 0);
             else
                 code = (p2 >> 2 * at & 3) | (F::BITS == 3 ? (p1 >> at & 1) << 2 : 0);
-            const float level = level_of(code, F::LEVELS ? 128 : F::OFFSET);
+            const float level = F::BITS == 8 && F::LEVELS
+                                    ? e4m3_of(code)
+                                    : level_of(code, F::LEVELS ? 128 : F::OFFSET);
             w[i] = F::MIN ? __fmaf_rn(level, s[e / 4], m[e / 4]) : __fmul_rn(level, s[e / 4]);
         }
         const __nv_bfloat162 v = __floats2bfloat162_rn(w[0], w[1]);
@@ -139,7 +147,8 @@ static int by_format(const struct cu_part *p, const gemm_args &a, int n, cu_stre
     case 6:
         return Run<Fmt<6, 16, false, 32, false>>::go(a, n, st);
     case 8:
-        return Run<Fmt<8, 32, false, 128, false>>::go(a, n, st);
+        return p->levels ? Run<Fmt<8, 32, false, 0, true>>::go(a, n, st)
+                         : Run<Fmt<8, 32, false, 128, false>>::go(a, n, st);
     case 16:
         return Run<Fmt<16, 0, false, 0, false>>::go(a, n, st);
     default:

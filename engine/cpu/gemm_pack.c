@@ -34,6 +34,10 @@ enum gemm_layout gemm__layout(enum quant_fmt f)
         return GL_Q6K;
     case QF_IQ4_XS:
         return GL_Q8K;
+    case QF_I8_128: /* no panels of these yet: a clear refusal */
+    case QF_I4_128:
+    case QF_F8_128:
+        break;
     }
     return GL_N;
 }
@@ -289,6 +293,9 @@ static void (*split_of(enum quant_fmt f))(const uint8_t *, struct block *)
     case QF_F32:
     case QF_F16:
     case QF_BF16:
+    case QF_I8_128:
+    case QF_I4_128:
+    case QF_F8_128:
         break;
     }
     return NULL;

@@ -269,7 +269,7 @@ static int parse_tensor(struct reader *r, struct gguf_tensor *t, size_t i, uint6
         return rc;
     if (!take_u32(r, &type) || !take_u64(r, offset))
         return truncated(r, "record of tensor", t->name);
-    const struct quant_format *f = quant_format_get(type);
+    const struct quant_format *f = type < QF_GGUF_END ? quant_format_get(type) : NULL;
     if (!f)
         return err_set(r->e, ERR_UNSUPPORTED, "tensor '%s': type %u (%s) is not supported",
                        SHOW(t->name), type, tensor_type_name(type));

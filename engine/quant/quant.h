@@ -25,7 +25,13 @@ enum quant_fmt {
     QF_IQ4_NL = 20,
     QF_IQ4_XS = 23,
     QF_BF16 = 30,
+    /* Formats of our own, not in GGUF files. */
+    QF_I8_128 = 120,
+    QF_I4_128 = 121,
+    QF_F8_128 = 122,
 };
+
+#define QF_GGUF_END 100u /* file numbers are below */
 
 struct quant_format {
     const char *name; /* "Q4_1" */
@@ -43,6 +49,8 @@ const struct quant_format *quant_format_get(uint32_t id);
 const struct quant_format *quant_format_by_name(const char *name);
 /* Bytes of a row of n values; false when n is no multiple of the block or the result overflows. */
 bool quant_row_bytes(const struct quant_format *f, int64_t n, size_t *out);
+
+float quant_e4m3(uint8_t c); /* OCP fp8 E4M3 */
 
 /* IEEE half and bfloat16, round to nearest even. */
 float f16_to_f32(uint16_t h);

@@ -17,6 +17,7 @@ quant__decode_fn quant__q8_0_decode;
 quant__decode_fn quant__q2_k_decode, quant__q3_k_decode, quant__q4_k_decode, quant__q5_k_decode;
 quant__decode_fn quant__q6_k_decode;
 quant__decode_fn quant__iq4_nl_decode, quant__iq4_xs_decode;
+quant__decode_fn quant__i8_128_decode, quant__i4_128_decode, quant__f8_128_decode;
 
 quant__encode_fn quant__f32_encode, quant__f16_encode, quant__bf16_encode;
 quant__encode_fn quant__q4_0_encode, quant__q4_1_encode, quant__q5_0_encode, quant__q5_1_encode;

@@ -6,12 +6,14 @@ const int8_t quant_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                  1,    13,   25,  38,  53,  69,  89,  113};
 
 static const struct quant_shape shapes[] = {
-    {QF_Q4_0, 4, 32, false, 8, false},   {QF_Q4_1, 4, 32, true, 0, false},
-    {QF_Q5_0, 5, 32, false, 16, false},  {QF_Q5_1, 5, 32, true, 0, false},
-    {QF_Q8_0, 8, 32, false, 128, false}, {QF_Q2_K, 2, 16, true, 0, false},
-    {QF_Q3_K, 3, 16, false, 4, false},   {QF_Q4_K, 4, 32, true, 0, false},
-    {QF_Q5_K, 5, 32, true, 0, false},    {QF_Q6_K, 6, 16, false, 32, false},
-    {QF_IQ4_NL, 4, 32, false, 0, true},  {QF_IQ4_XS, 4, 32, false, 0, true},
+    {QF_Q4_0, 4, 32, false, 8, false},     {QF_Q4_1, 4, 32, true, 0, false},
+    {QF_Q5_0, 5, 32, false, 16, false},    {QF_Q5_1, 5, 32, true, 0, false},
+    {QF_Q8_0, 8, 32, false, 128, false},   {QF_Q2_K, 2, 16, true, 0, false},
+    {QF_Q3_K, 3, 16, false, 4, false},     {QF_Q4_K, 4, 32, true, 0, false},
+    {QF_Q5_K, 5, 32, true, 0, false},      {QF_Q6_K, 6, 16, false, 32, false},
+    {QF_IQ4_NL, 4, 32, false, 0, true},    {QF_IQ4_XS, 4, 32, false, 0, true},
+    {QF_I8_128, 8, 32, false, 128, false}, {QF_I4_128, 4, 32, true, 0, false},
+    {QF_F8_128, 8, 32, false, 0, true},
 };
 
 const struct quant_shape *quant_shape_get(enum quant_fmt fmt)
@@ -134,6 +136,20 @@ static void q6_k(const uint8_t *b, const struct out *o)
     }
 }
 
+/* Groups of 128: one scale, told four times. */
+static void group128(enum quant_fmt fmt, const uint8_t *b, const struct out *o)
+{
+    float scale;
+    memcpy(&scale, b, sizeof scale);
+    for (int i = 0; i < 4; i++)
+        both(o, i, fmt == QF_I4_128 ? quant__half(b) : scale,
+             fmt == QF_I4_128 ? quant__half(b + 2) : 0);
+    for (int i = 0; i < 128; i++)
+        o->code[i] = fmt == QF_I4_128   ? b[4 + i / 2] >> 4 * (i % 2) & 15
+                     : fmt == QF_I8_128 ? b[4 + i] ^ 0x80
+                                        : b[4 + i];
+}
+
 static void block_split(enum quant_fmt fmt, const uint8_t *b, const struct out *o)
 {
     switch (fmt) {
@@ -165,6 +181,11 @@ static void block_split(enum quant_fmt fmt, const uint8_t *b, const struct out *
         break;
     case QF_Q6_K:
         q6_k(b, o);
+        break;
+    case QF_I8_128:
+    case QF_I4_128:
+    case QF_F8_128:
+        group128(fmt, b, o);
         break;
     default:
         iq4_xs(b, o);

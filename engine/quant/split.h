@@ -11,7 +11,7 @@ struct quant_shape {
     int group;   /* values that share a scale: 16 or 32 */
     bool min;    /* has offsets */
     int offset;  /* level = code - offset */
-    bool levels; /* level = quant_levels[code] (IQ4) */
+    bool levels; /* level = quant_levels[code] (IQ4), or of 8 bits the e4m3 that the code is */
 };
 /* NULL for a format that is not quantised (f32, f16, bf16) or not known. */
 const struct quant_shape *quant_shape_get(enum quant_fmt fmt);

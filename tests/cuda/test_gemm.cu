@@ -15,10 +15,11 @@ struct Format {
     int half[2];
 };
 static const Format formats[] = {
-    {QF_F32, {-1, -1}},   {QF_F16, {-1, -1}},   {QF_BF16, {-1, -1}},  {QF_Q4_0, {0, -1}},
-    {QF_Q4_1, {0, 2}},    {QF_Q5_0, {0, -1}},   {QF_Q5_1, {0, 2}},    {QF_Q8_0, {0, -1}},
-    {QF_Q2_K, {80, 82}},  {QF_Q3_K, {108, -1}}, {QF_Q4_K, {0, 2}},    {QF_Q5_K, {0, 2}},
-    {QF_Q6_K, {208, -1}}, {QF_IQ4_NL, {0, -1}}, {QF_IQ4_XS, {0, -1}},
+    {QF_F32, {-1, -1}},   {QF_F16, {-1, -1}},    {QF_BF16, {-1, -1}},  {QF_Q4_0, {0, -1}},
+    {QF_Q4_1, {0, 2}},    {QF_Q5_0, {0, -1}},    {QF_Q5_1, {0, 2}},    {QF_Q8_0, {0, -1}},
+    {QF_Q2_K, {80, 82}},  {QF_Q3_K, {108, -1}},  {QF_Q4_K, {0, 2}},    {QF_Q5_K, {0, 2}},
+    {QF_Q6_K, {208, -1}}, {QF_IQ4_NL, {0, -1}},  {QF_IQ4_XS, {0, -1}}, {QF_I8_128, {-2, -1}},
+    {QF_I4_128, {0, 2}},  {QF_F8_128, {-2, -1}},
 };
 static const Format *format_of(enum quant_fmt id)
 {
@@ -41,7 +42,17 @@ struct Part {
         Rng r(seed);
         raw.resize(blocks * (size_t)q->block_bytes);
         val.resize(n);
-        if (f->half[0] < 0) {
+        if (f->half[0] == -2) { /* a float scale, then codes; no NaN among them */
+            for (size_t i = 0; i < raw.size(); i++) {
+                raw[i] = (unsigned char)r.next();
+                if ((raw[i] & 0x7f) == 0x7f)
+                    raw[i] ^= 1;
+            }
+            for (size_t i = 0; i < blocks; i++) {
+                const float v = 0.003f * r.normal();
+                memcpy(&raw[i * (size_t)q->block_bytes], &v, 4);
+            }
+        } else if (f->half[0] < 0) {
             for (float &x : val)
                 x = 0.05f * r.normal();
             q->encode(val.data(), raw.data(), (int64_t)n);

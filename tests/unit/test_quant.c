@@ -226,13 +226,44 @@ static void test_table(void **st)
     assert_int_equal(bytes, 0);
 }
 
+/* Groups of 128, by hand; fp8 at its landmarks (OCP E4M3). */
+static void test_group_128(void **st)
+{
+    (void)st;
+    static const struct {
+        uint8_t code;
+        float value;
+    } e4m3[] = {{0x00, 0},    {0x01, 0x1p-9f}, {0x08, 0x1p-6f}, {0x38, 1},
+                {0x3c, 1.5f}, {0x7e, 448},     {0xb8, -1}};
+    uint8_t b[132] = {0};
+    float x[128], scale = 0.25f;
+    for (size_t i = 0; i < sizeof e4m3 / sizeof *e4m3; i++)
+        assert_true(quant_e4m3(e4m3[i].code) == e4m3[i].value);
+    assert_true(isnan(quant_e4m3(0x7f)) && isnan(quant_e4m3(0xff)));
+    memcpy(b, &scale, 4);
+    b[4] = 0x80;
+    b[5] = 0x38;
+    b[131] = 3;
+    quant_format_get(QF_I8_128)->decode(b, x, 128);
+    assert_true(x[0] == -32 && x[1] == 14 && x[2] == 0 && x[127] == 0.75f);
+    quant_format_get(QF_F8_128)->decode(b, x, 128);
+    assert_true(x[0] == 0 && x[1] == 0.25f);
+    uint16_t d = f32_to_f16(0.5f), m = f32_to_f16(-4);
+    memcpy(b, &d, 2);
+    memcpy(b + 2, &m, 2);
+    b[4] = 0xf8;
+    b[67] = 0x10;
+    quant_format_get(QF_I4_128)->decode(b, x, 128);
+    assert_true(x[0] == 0 && x[1] == 3.5f && x[126] == -4 && x[127] == -3.5f);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_table),  cmocka_unit_test(test_decode),
         cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_edges),
         cmocka_unit_test(test_halves), cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_plain),
+        cmocka_unit_test(test_plain),  cmocka_unit_test(test_group_128),
     };
     return cmocka_run_group_tests_name("quant", tests, setup, teardown);
 }
