@@ -144,10 +144,12 @@ static void group128(enum quant_fmt fmt, const uint8_t *b, const struct out *o)
     for (int i = 0; i < 4; i++)
         both(o, i, fmt == QF_I4_128 ? quant__half(b) : scale,
              fmt == QF_I4_128 ? quant__half(b + 2) : 0);
-    for (int i = 0; i < 128; i++)
-        o->code[i] = fmt == QF_I4_128   ? b[4 + i / 2] >> 4 * (i % 2) & 15
-                     : fmt == QF_I8_128 ? b[4 + i] ^ 0x80
-                                        : b[4 + i];
+    for (int i = 0; i < 128; i++) {
+        if (fmt == QF_I4_128)
+            o->code[i] = (uint8_t)(b[4 + i / 2] >> 4 * (i % 2) & 15);
+        else
+            o->code[i] = (uint8_t)(fmt == QF_I8_128 ? b[4 + i] ^ 0x80 : b[4 + i]);
+    }
 }
 
 static void block_split(enum quant_fmt fmt, const uint8_t *b, const struct out *o)
