@@ -63,12 +63,24 @@ int cu__grow(struct dev *d, struct grow *g, size_t bytes, bool zero)
     return zero ? cu__check(d, cudaMemsetAsync(p, 0, want, d->stream), "clear") : 0;
 }
 
+int cu__pinned(struct dev *d, struct grow *g, size_t n)
+{
+    if (n <= g->n)
+        return 0;
+    cudaFreeHost(g->p);
+    *g = (struct grow){0};
+    int rc = cu__check(d, cudaMallocHost(&g->p, n + n / 4), "pinned memory");
+    if (!rc)
+        g->n = n + n / 4;
+    return rc;
+}
+
 static void slots_close(struct dev *d)
 {
     for (int i = 0; i < N_SLOT; i++) {
         cudaFreeHost(d->slot[i].meta.p);
         cudaFreeHost(d->slot[i].sample.p);
-        cudaFreeHost(d->slot[i].out);
+        cudaFreeHost(d->slot[i].out.p);
         if (d->slot[i].done)
             cudaEventDestroy(d->slot[i].done);
     }

@@ -54,10 +54,8 @@ struct grow {
 #define N_SLOT  3 /* steps whose host buffers may be in use: one planned, two on the device */
 #define N_GRAPH 32
 
-struct slot { /* pinned; free when its event has passed */
-    struct grow meta, sample;
-    struct cu_sample_out *out;
-    size_t n_out;
+struct slot {                      /* pinned; free when its event has passed */
+    struct grow meta, sample, out; /* out: struct cu_sample_out [n] */
     cudaEvent_t done;
 };
 struct open_sample {
@@ -111,6 +109,8 @@ int cu__launched(struct dev *d, int rc, const char *what);
 /* First element of t in device memory, NULL when it does not lie inside its buffer. */
 void *cu__ptr(const struct dev *d, const struct tensor *t);
 int cu__grow(struct dev *d, struct grow *g, size_t bytes, bool zero);
+/* Pinned host memory of at least n bytes; its last user has passed. Contents are not kept. */
+int cu__pinned(struct dev *d, struct grow *g, size_t n);
 
 /* step.c */
 int cu__step_begin(struct dev *d, const struct step_meta *m);

@@ -11,15 +11,18 @@ struct lists { /* counts over all rows */
     size_t ints, bias;
 };
 
+static bool penalised(const struct sample_row *r)
+{
+    return r->repetition_penalty < 1 || r->repetition_penalty > 1 || r->presence_penalty < 0 ||
+           r->presence_penalty > 0 || r->frequency_penalty < 0 || r->frequency_penalty > 0;
+}
+
 static struct lists lists_of(const struct op_sample *a, int n_vocab)
 {
     struct lists l = {0};
     for (int64_t i = 0; i < a->logits.shape[0]; i++) {
         const struct sample_row *r = &a->rows[i];
-        bool penalty = r->repetition_penalty < 1 || r->repetition_penalty > 1 ||
-                       r->presence_penalty < 0 || r->presence_penalty > 0 ||
-                       r->frequency_penalty < 0 || r->frequency_penalty > 0;
-        l.ints += (penalty ? (size_t)r->n_hist : 0) + (size_t)r->n_ban +
+        l.ints += (penalised(r) ? (size_t)r->n_hist : 0) + (size_t)r->n_ban +
                   (r->mask ? ((size_t)n_vocab + 31) / 32 : 0);
         l.bias += (size_t)r->n_bias;
     }
@@ -57,9 +60,7 @@ static void rows_fill(const struct op_sample *a, const struct arrays *to, int n_
     size_t ints = 0, bias = 0;
     for (int64_t i = 0; i < a->logits.shape[0]; i++) {
         const struct sample_row *r = &a->rows[i];
-        bool penalty = r->repetition_penalty < 1 || r->repetition_penalty > 1 ||
-                       r->presence_penalty < 0 || r->presence_penalty > 0 ||
-                       r->frequency_penalty < 0 || r->frequency_penalty > 0;
+        bool penalty = penalised(r);
         struct cu_sample_row *o = &to->row[i];
         *o = (struct cu_sample_row){.temperature = r->temperature,
                                     .top_p = r->top_p,
@@ -87,19 +88,6 @@ static void rows_fill(const struct op_sample *a, const struct arrays *to, int n_
             to->bias_val[bias] = r->bias[k].bias;
         }
     }
-}
-
-static int pinned(struct dev *d, void **p, size_t *have, size_t n)
-{
-    if (n <= *have)
-        return 0;
-    cudaFreeHost(*p);
-    *p = NULL;
-    *have = 0;
-    int rc = cu__check(d, cudaMallocHost(p, n + n / 4), "pinned memory");
-    if (!rc)
-        *have = n + n / 4;
-    return rc;
 }
 
 /* Room for n chosen tokens. Those of the sample before stay: a step that is recorded but not yet launched may name them.
@@ -136,12 +124,10 @@ static int sampled_grow(struct dev *d, size_t n)
 /* Everything a sample of n rows needs; growing device arrays changes graph keys by itself. */
 static int sample_room(struct dev *d, struct slot *s, size_t n, size_t bytes, int n_vocab)
 {
-    size_t bound = d->in_step && (int)n == d->meta.n_logit ? (size_t)d->step.logit_max : n,
-           out = s->n_out * sizeof *s->out;
-    int rc = pinned(d, &s->sample.p, &s->sample.n, bytes);
+    size_t bound = d->in_step && (int)n == d->meta.n_logit ? (size_t)d->step.logit_max : n;
+    int rc = cu__pinned(d, &s->sample, bytes);
     if (!rc)
-        rc = pinned(d, (void **)&s->out, &out, n * sizeof *s->out);
-    s->n_out = out / sizeof *s->out;
+        rc = cu__pinned(d, &s->out, n * sizeof(struct cu_sample_out));
     if (!rc)
         rc = cu__grow(d, &d->dev_sample, bytes, false);
     if (!rc)
@@ -211,8 +197,8 @@ int cu__sample(struct dev *d, const struct op_sample *a)
     if (rc || (rc = sample_record(d, a, &dev, lone)) || (rc = cu__flush(d)))
         return rc;
     rc = cu__check(d,
-                   cudaMemcpyAsync(s->out, d->dev_out.p, n * sizeof *s->out, cudaMemcpyDeviceToHost,
-                                   d->stream),
+                   cudaMemcpyAsync(s->out.p, d->dev_out.p, n * sizeof(struct cu_sample_out),
+                                   cudaMemcpyDeviceToHost, d->stream),
                    "sample");
     if (!rc)
         rc = cu__check(d, cudaEventRecord(s->done, d->stream), "sample");
@@ -225,7 +211,7 @@ void cu__sample_fill(struct dev *d)
 {
     const struct open_sample *o = &d->open[0];
     for (int i = 0; i < o->n; i++) {
-        const struct cu_sample_out *x = &d->slot[o->slot].out[i];
+        const struct cu_sample_out *x = (const struct cu_sample_out *)d->slot[o->slot].out.p + i;
         struct sample_out *y = &o->out[i];
         *y = (struct sample_out){.token = x->token,
                                  .logprob = x->logprob,

@@ -29,19 +29,6 @@ static int round_up(int v, int to)
     return (v + to - 1) / to * to;
 }
 
-/* Pinned memory of at least n bytes; its last user has passed. */
-static int pinned(struct dev *d, struct grow *g, size_t n)
-{
-    if (n <= g->n)
-        return 0;
-    cudaFreeHost(g->p);
-    *g = (struct grow){0};
-    int rc = cu__check(d, cudaMallocHost(&g->p, n + n / 4), "pinned memory");
-    if (!rc)
-        g->n = n + n / 4;
-    return rc;
-}
-
 static int room(struct dev *d, const struct step_meta *m)
 {
     bool more = m->n_row > d->cap_row || m->n_seq > d->cap_seq || m->block_stride > d->stride;
@@ -53,7 +40,7 @@ static int room(struct dev *d, const struct step_meta *m)
     }
     size_t bytes = sizes_of(d).all * sizeof(int32_t);
     int rc = cu__grow(d, &d->dev_meta, bytes, false);
-    return rc ? rc : pinned(d, &d->slot[d->at_slot].meta, bytes);
+    return rc ? rc : cu__pinned(d, &d->slot[d->at_slot].meta, bytes);
 }
 
 /* Rows alone in their sequence go to dec, the others to tiles. */
