@@ -67,6 +67,15 @@ struct api_header {
     char value[192];
 };
 
+/* Work for a pool thread after the call was prepared (encoding a picture): a struct of the endpoint's begins with
+ * this. `run` may touch only the job; `done` is called on the loop thread and frees the job; its c is NULL when the
+ * call has ended meanwhile. */
+struct api_job {
+    struct api_job *next;
+    void (*run)(struct api_job *j);
+    void (*done)(struct api_call *c, struct api_job *j);
+};
+
 /* One exchange. Zeroed and filled by the server ("in"), worked on by api ("out"). */
 struct api_call {
     /* in */
@@ -99,6 +108,8 @@ struct api_call {
     int n_req;
     struct api_cmd *cmd; /* [n_cmd] to carry out after each api_event / api_fail, then n_cmd = 0 */
     int n_cmd, cap_cmd;
+    struct api_job
+        *job; /* list to start after api_prepare, api_event or a job's done; the server takes it */
 
     /* out: for the access log and metrics */
     int32_t n_prompt, n_output, n_cached;

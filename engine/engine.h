@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/image.h"
 #include "engine/ops.h" /* struct sample_row, struct sample_out, enum eng_precision */
 
 struct engine;
@@ -28,6 +29,11 @@ struct eng_opts {       /* zero = default */
     int max_rows;         /* tokens in one step; 0 = 512 */
     int max_logit_rows;   /* sampled or scored rows in one step; 0 = max_seqs + 64 */
     bool keep_logits;     /* eng_logits works after a step (tests, oracles) */
+    /* image models */
+    const char *refiner; /* a second model that finishes pictures (SDXL); NULL = none */
+    size_t
+        work_bytes; /* most work memory of a step; 0 = half of what is available after the load */
+    size_t cond_bytes; /* cache of encoded prompts; 0 = 64 MiB */
 };
 
 struct eng_info {     /* of an open engine; constant */
@@ -41,6 +47,8 @@ struct eng_info {     /* of an open engine; constant */
     size_t weight_bytes, kv_bytes, work_bytes;
     uint64_t layout_id; /* dtype + layout version: part of every prefix hash */
     bool lookahead;     /* a step may begin while the one before is not over */
+    const struct eng_image_info
+        *image; /* of an image model (eng_image_*); NULL: a text model (eng_step_*) */
 };
 
 /* In step_seq.tok: the token that logit row i (plan order) of the step begun before this one chose, whether
@@ -99,6 +107,9 @@ struct eng_memory {
     size_t kv_per_token;                   /* bytes */
     int32_t n_ctx, n_block;
     size_t available; /* of the machine or its cgroup */
+    /* image models: work memory of one picture of the default size */
+    size_t image_encode, image_denoise, image_decode, image_decode_tiled; /* 0 for text */
+    int image_size;                                                       /* a side, pixels */
 };
 int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e);
 

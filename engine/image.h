@@ -40,7 +40,9 @@ struct img_params {
     enum img_rng rng;
     enum img_sampler sampler;
     enum img_schedule schedule;
-    float flow_shift;    /* 0 = the model's */
+    float flow_shift; /* 0 = the model's */
+    float
+        refiner_switch; /* part of the steps that the base model makes before the refiner: 0 < s < 1; 0 = no refiner */
     const uint8_t *init; /* RGB8 [height, width, 3] or NULL */
     const uint8_t *mask; /* [height, width]: 255 = repaint, 0 = keep; or NULL */
 };
@@ -57,9 +59,15 @@ struct eng_image_info {
     bool negative; /* negative prompts mean something (classic guidance) */
     bool edit;     /* init and mask are understood */
     int prompt_tokens_max;
+    bool refiner; /* a refiner is loaded beside it */
+    float refiner_switch_default;
     enum img_sampler sampler_default;
     enum img_schedule schedule_default;
+    char pipeline[48]; /* "StableDiffusionPipeline" */
 };
+
+/* Whether the model in `path` makes pictures (reads names only). Any thread. */
+bool eng_path_is_image(const char *path);
 
 struct img_job;
 /* Checks p against eng_image_info (ERR_INVAL / ERR_LIMIT name the field), copies it, allocates the job's host memory.
@@ -75,6 +83,7 @@ int img_job_tokens(
     const struct img_job *j); /* prompt tokens encoded, both prompts; after IMG_ENCODE */
 int64_t img_job_rows(
     const struct img_job *j); /* cost of one step: latent rows of the denoiser, both passes */
+int img_job_latent_tokens(const struct img_job *j); /* of the picture, after patching: usage */
 /* Host and device bytes that its decoding needs at its peak, untiled; what the engine has; tiles keep below it. */
 size_t img_job_decode_bytes(const struct engine *g, const struct img_job *j);
 

@@ -26,6 +26,21 @@ struct req_sampling {
         *mask; /* allowed tokens (allowed_token_ids), bitmap [ (n_vocab + 31) / 32 ], or NULL */
 };
 
+/* A picture on its way up: malloc'ed with its pixels by whoever makes it, freed by the receiver (img_pixels_free). */
+struct img_pixels {
+    int width, height;
+    uint8_t rgb[]; /* [height, width, 3] */
+};
+struct img_pixels *img_pixels_new(int width, int height); /* NULL: no memory */
+void img_pixels_free(struct img_pixels *p);               /* NULL is fine */
+
+/* What an image request adds to `struct request`: n pictures, seeds p.seed + i. Texts and pixels are owned here. */
+struct req_image {
+    struct img_params p; /* prompt, negative, init and mask malloc'ed */
+    int previews;        /* partial pictures wanted of each, spread over its steps; 0..8 */
+    bool progress;       /* EV_IMAGE_STEP after every step, not only with a preview */
+};
+
 /* One prompt and its n choices. Made by api with request_new, moved to the engine thread by
  * sched_worker_submit, freed there. */
 struct request {
@@ -47,7 +62,10 @@ struct request {
         queue_deadline_us; /* must have started by then, else ERR_TIMEOUT before the first token; 0 */
     uint64_t cache_salt;   /* part of the prefix hash; 0 = shared by all without a salt */
     int64_t arrival_us;    /* clock_us() when the server had the whole body */
+    struct req_image
+        *image; /* of an image model: prompt, max_tokens and samp are not used then; else NULL */
 };
+struct req_image *req_image_new(void); /* zeroed; NULL on ERR_NOMEM */
 
 struct request *request_new(void);    /* zeroed; NULL on ERR_NOMEM */
 void request_free(struct request *r); /* with prompt, bias, mask; NULL is fine */
@@ -64,8 +82,10 @@ enum event_kind {
                 * order, all before the first EV_TOKEN of choice 0 (token 0 has none) */
     EV_TOKEN,  /* one output token of one choice */
     EV_FINISH, /* a choice ended; after it no EV_TOKEN for that choice */
-    EV_DONE,   /* the request ended (all choices, or cancelled): last event, usage is final */
-    EV_ERROR,  /* the request ended by an error before or during output: last event */
+    EV_IMAGE_STEP, /* picture `choice` made step `index` of `total`; px: a preview, or NULL */
+    EV_IMAGE,      /* picture `choice` is finished: px; after it nothing more of this choice */
+    EV_DONE,       /* the request ended (all choices, or cancelled): last event, usage is final */
+    EV_ERROR,      /* the request ended by an error before or during output: last event */
 };
 
 struct event {
@@ -75,13 +95,19 @@ struct event {
     int32_t index;             /* EV_TOKEN: output position; EV_PROMPT: prompt position */
     struct sample_out tok;     /* EV_TOKEN, EV_PROMPT; logprob fields only when asked for */
     enum finish_reason finish; /* EV_FINISH */
-    int32_t stop_token; /* EV_FINISH by a stop token: its id (not sent as EV_TOKEN), else -1 */
-    struct err err;     /* EV_ERROR */
+    int32_t stop_token;    /* EV_FINISH by a stop token: its id (not sent as EV_TOKEN), else -1 */
+    struct err err;        /* EV_ERROR */
+    int total;             /* EV_IMAGE_STEP: steps of this picture */
+    int64_t eta_us;        /* EV_IMAGE_STEP: expected time to its end */
+    struct img_pixels *px; /* EV_IMAGE_STEP, EV_IMAGE: moves with the event */
     /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
     int32_t n_prompt, n_cached,
         n_output; /* tokens; n_cached counts the first choice's prefix hit; n_output the EV_TOKENs of
                    * all choices (or what worker_finish_choice kept), no stop tokens */
     int n_preempted;
+    /* EV_DONE of an image request: n_prompt = prompt tokens encoded (all pictures share them), n_output = latent
+     * tokens of the finished pictures; times spent in each stage */
+    int64_t encode_us, denoise_us, decode_us;
     int64_t arrival_us, scheduled_us, first_token_us, done_us;
 };
 
