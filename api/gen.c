@@ -458,6 +458,9 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
     case EV_PROMPT:
         on_prompt(c, g, req, ev);
         break;
+    case EV_IMAGE_STEP:
+    case EV_IMAGE:
+        break; /* of no text model */
     case EV_FINISH:
         on_finish(c, g, req * g->n + ev->choice, ev->finish);
         break;

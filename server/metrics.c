@@ -114,6 +114,8 @@ void metrics_event(struct metrics *m, struct slot *t, const struct event *ev)
         on_end(x, t, ev);
         break;
     case EV_PROMPT:
+    case EV_IMAGE_STEP:
+    case EV_IMAGE:
         break;
     }
 }
