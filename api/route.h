@@ -26,6 +26,10 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     bool strict_fields;        /* unknown top-level fields are a 400, not a warning header */
     double request_timeout_s;  /* deadline of a whole answer; 0 = none */
     double queue_timeout_s;    /* longest wait before the first step; 60 */
+    int max_image_n;           /* pictures a request: 10 */
+    int64_t max_image_pixels;  /* width * height of a picture: 0 = the model's own limit */
+    double image_url_ttl_s;    /* response_format "url": how long a picture can be fetched; 3600 */
+    size_t image_store_bytes;  /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e);
