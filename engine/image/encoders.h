@@ -18,7 +18,9 @@ struct enc_batch {
 /* ---- CLIP and OpenCLIP text transformers (Radford et al. 2021; Cherti et al. 2023); transformers' CLIPTextModel and
  * CLIPTextModelWithProjection ---- */
 struct clip;
-int clip_open(struct clip **out, struct nn_weights *w, struct comp *c, struct err *e);
+/* skip: the fewest layers from the end that any run will leave out. Those are not even loaded, so with skip > 0 there
+ * is no pooled output. */
+int clip_open(struct clip **out, struct nn_weights *w, struct comp *c, int skip, struct err *e);
 void clip_close(struct clip *m);           /* NULL is fine; the weights are nn_weights' */
 int clip_dim(const struct clip *m);        /* hidden size */
 int clip_positions(const struct clip *m);  /* 77 */
@@ -46,7 +48,8 @@ void t5_run(struct t5 *m, struct nn *n, const struct enc_batch *b, float *states
 
 /* ---- decoder-only language models as encoders: Qwen2.5(-VL, text side) and Qwen3; safetensors or GGUF names ---- */
 struct lm_enc;
-int lm_enc_open(struct lm_enc **out, struct nn_weights *w, struct comp *c, struct err *e);
+int lm_enc_open(struct lm_enc **out, struct nn_weights *w, struct comp *c, int skip,
+                struct err *e); /* skip as in clip_open */
 void lm_enc_close(struct lm_enc *m);
 int lm_enc_dim(const struct lm_enc *m);
 /* hidden_states[-1 - skip] of transformers: 0 = after the last layer and the final norm, 1 = before the last layer. */
