@@ -39,7 +39,7 @@ struct img_tile;
 struct pipe_class {
     const char *name; /* img_files.pipeline */
     /* Load the components from p->files into p->state and fill p->info, c, factor, schedule and what else differs. With
-     * p->be NULL only a plan: p->weights counts. */
+     * p->dev NULL only a plan: p->weights counts, no buffer exists. */
     int (*open)(struct pipe *p, struct err *e);
     void (*close)(struct pipe *p); /* of p->state; half-open and NULL states too */
     /* Tokenise and encode texts; out[i] is new. Long prompts are cut at info.prompt_tokens_max. */
@@ -63,7 +63,7 @@ struct img_tile {
 struct pipe {
     const struct pipe_class *cls;
     struct img_files *files;
-    const struct backend *be; /* NULL: plan */
+    const struct backend *be;
     struct dev *dev;
     struct nn_weights *weights;
     void *state; /* of the class */
