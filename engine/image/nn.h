@@ -65,7 +65,7 @@ struct nn_stack {
 void nn_load_stack(struct nn_load *l, struct nn_linear *out, const struct nn_stack *s);
 /* [c_out, c_in, k, k] in the file (also [.., 1, k, k] and [c_out, c_in] for k = 1). */
 void nn_load_conv(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int k,
-                  unsigned flags, const char *fmt, ...) __attribute__((format(printf, 7, 8)));
+                  const char *fmt, ...) __attribute__((format(printf, 6, 7)));
 /* A 3-D convolution's weight [c_out, c_in, kt, k, k] at one moment `t` of kt: what a single frame sees of a causal
  * video VAE. t < 0 counts from the end. */
 void nn_load_conv_3d(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int t,

@@ -212,7 +212,6 @@ static int to_dense(struct nn_view *v)
 
 struct conv_want {
     int c_in, c_out, kt, k, t; /* kt 0: two-dimensional */
-    unsigned flags;
 };
 
 static bool conv_shape(struct nn_load *l, const char *name, struct nn_view *v, struct conv_want *w)
@@ -254,7 +253,7 @@ static void load_conv(struct nn_load *l, struct nn_conv *out, char *name, struct
     struct nn_view v;
     size_t len = strlen(name), bytes;
     memcpy(name + len, ".weight", 8);
-    if (get(l, name, w.flags, &v))
+    if (get(l, name, 0, &v))
         return;
     if (!conv_shape(l, name, &v, &w)) {
         free(v.own);
@@ -292,12 +291,12 @@ static void load_conv(struct nn_load *l, struct nn_conv *out, char *name, struct
 }
 
 void nn_load_conv(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int k,
-                  unsigned flags, const char *fmt, ...)
+                  const char *fmt, ...)
 {
     char name[NN_NAME];
     *out = (struct nn_conv){0};
     NAME(l, name, fmt);
-    load_conv(l, out, name, (struct conv_want){c_in, c_out, 0, k, 0, flags});
+    load_conv(l, out, name, (struct conv_want){c_in, c_out, 0, k, 0});
 }
 
 void nn_load_conv_3d(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int t,
@@ -306,7 +305,7 @@ void nn_load_conv_3d(struct nn_load *l, struct nn_conv *out, int c_in, int c_out
     char name[NN_NAME];
     *out = (struct nn_conv){0};
     NAME(l, name, fmt);
-    load_conv(l, out, name, (struct conv_want){c_in, c_out, 1, NN_ANY, t, 0});
+    load_conv(l, out, name, (struct conv_want){c_in, c_out, 1, NN_ANY, t});
 }
 
 static void load_vec(struct nn_load *l, struct tensor *out, int64_t n, unsigned flags,
