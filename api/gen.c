@@ -460,7 +460,8 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
         break;
     case EV_IMAGE_STEP:
     case EV_IMAGE:
-        break; /* of no text model */
+        img_pixels_free(ev->px); /* of no text model */
+        break;
     case EV_FINISH:
         on_finish(c, g, req * g->n + ev->choice, ev->finish);
         break;

@@ -59,8 +59,10 @@ void api_prepare(struct api_call *c)
 
 void api_event(struct api_call *c, int req, const struct event *ev)
 {
-    if (c->done)
+    if (c->done) {
+        img_pixels_free(ev->px);
         return;
+    }
     c->on_event(c, req, ev);
     check_out(c);
 }

@@ -47,6 +47,8 @@ enum api_route_flags {
     API_KEY = 1,    /* needs an API key when keys are set */
     API_BODY = 2,   /* reads a JSON body */
     API_SERVER = 4, /* answered by the server itself: /health /live /ready /metrics */
+    API_POOL =
+        8, /* api_prepare runs on a pool thread whatever the body's size: it decodes pictures */
 };
 struct api_call;
 struct api_route {
@@ -89,6 +91,8 @@ struct api_call {
     const char *body; /* [body_len], outlives the call */
     size_t body_len;
     const char *content_type; /* of the request, or NULL */
+    const char *host;         /* the Host header as sent, or NULL: for addresses in answers */
+    bool https;               /* the client came over TLS */
     const char *request_id;
     int64_t arrival_us;
     int64_t created; /* wall clock, seconds */
@@ -128,7 +132,8 @@ struct api_call {
 /* Parse, check, render, tokenise. Afterwards either done is set (an answer or an error is in out) or req[] holds
  * work to submit. Never fails otherwise. */
 void api_prepare(struct api_call *c);
-/* An event of call->req[req]. Appends to out; sets done at the end. */
+/* An event of call->req[req]. Appends to out; sets done at the end, which may be only after the call's jobs are done.
+ * Takes ev->px over. */
 void api_event(struct api_call *c, int req, const struct event *ev);
 /* End the call with an error made by the server (auth, limits, queue full, draining, ...). Before the first byte: an
  * HTTP status and an OpenAI error body; after it: one SSE error frame. param may be NULL.

@@ -83,9 +83,10 @@ enum event_kind {
     EV_TOKEN,  /* one output token of one choice */
     EV_FINISH, /* a choice ended; after it no EV_TOKEN for that choice */
     EV_IMAGE_STEP, /* picture `choice` made step `index` of `total`; px: a preview, or NULL */
-    EV_IMAGE,      /* picture `choice` is finished: px; after it nothing more of this choice */
-    EV_DONE,       /* the request ended (all choices, or cancelled): last event, usage is final */
-    EV_ERROR,      /* the request ended by an error before or during output: last event */
+    EV_IMAGE, /* picture `choice` is finished: px; after it nothing more of this choice. n_prompt and n_output are
+               * this picture's: prompt tokens, latent tokens */
+    EV_DONE,  /* the request ended (all choices, or cancelled): last event, usage is final */
+    EV_ERROR, /* the request ended by an error before or during output: last event */
 };
 
 struct event {

@@ -135,6 +135,8 @@ static void fill(struct xchg *x)
     c->body = buf_cstr(&x->body);
     c->body_len = x->body.len;
     c->content_type = x->content_type;
+    c->host = x->host;
+    c->https = x->https;
     c->request_id = x->id;
     c->arrival_us = clock_us();
     c->created = clock_unix();
@@ -159,7 +161,7 @@ void srv_call_start(struct xchg *x)
     }
     fill(x);
     srv_gone_ask(x->conn);
-    if (x->body.len >= POOL_BYTES) {
+    if (x->body.len >= POOL_BYTES || x->call.route->flags & API_POOL) {
         x->work.data = x;
         if (uv_queue_work(&s->loop, &x->work, pool_work, pool_done) == 0) {
             x->in_pool = true;
@@ -341,6 +343,7 @@ void srv_call_free(struct xchg *x)
     api_call_free(&x->call);
     buf_free(&x->body);
     free(x->content_type);
+    free(x->host);
     free(x->method);
     free(x->path);
     free(x);

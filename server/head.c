@@ -161,6 +161,15 @@ static void check_body(struct xchg *x, struct MHD_Connection *c)
         x->refuse.now = true;
 }
 
+/* A header's value for the life of the exchange; NULL when it is absent. */
+static char *copy_value(struct MHD_Connection *c, const char *name)
+{
+    const char *v = srv_head_value(c, name);
+    size_t n = v ? strlen(v) + 1 : 0;
+    char *copy = n ? malloc(n) : NULL;
+    return copy ? memcpy(copy, v, n) : NULL;
+}
+
 void srv_head_check(struct xchg *x, struct MHD_Connection *c, const char *version)
 {
     set_id(x, srv_head_value(c, "X-Request-Id"));
@@ -174,11 +183,8 @@ void srv_head_check(struct xchg *x, struct MHD_Connection *c, const char *versio
                        ? "Incorrect API key provided."
                        : "You did not provide an API key: send 'Authorization: Bearer KEY'.");
     check_body(x, c);
-    const char *type = srv_head_value(c, "Content-Type");
-    if (type) {
-        size_t n = strlen(type) + 1;
-        x->content_type = malloc(n);
-        if (x->content_type)
-            memcpy(x->content_type, type, n);
-    }
+    const char *proto = srv_head_value(c, "X-Forwarded-Proto");
+    x->https = *x->s->conf->tls_cert || (proto && strcasecmp(proto, "https") == 0);
+    x->content_type = copy_value(c, "Content-Type");
+    x->host = copy_value(c, "Host");
 }

@@ -95,10 +95,12 @@ struct xchg {
     char id[SRV_ID_MAX + 1];
     char *method, *path;
     char *content_type; /* or NULL */
+    char *host;         /* or NULL */
     struct buf body;
     int64_t start_us;
     uint64_t swallowed;
     bool http_1_0;
+    bool https;     /* by our own TLS, or by the word of a proxy before us */
     bool preflight; /* answered 204 with CORS headers */
     bool prepared, suspended, queued, in_pool;
     bool gone;     /* the client left: end without an answer */
