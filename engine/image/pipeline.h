@@ -1,6 +1,8 @@
 /* A pipeline is one file over shared blocks: how a family encodes prompts, what one denoiser pass over rows of many
  * pictures is, how latents become pixels. Everything else (jobs, stages, guidance, schedules, noise, image to image,
- * tiling, previews) is pipeline.c's and the same for all. Adding a family: its file, a line in pipelines.def, a test.
+ * tiling, previews) is pipeline.c's and the same for all. encode, denoise, decode and encode_image are each called twice
+ * by it: in a dry run (n->dry; only temporaries are counted, what they give is dropped) and, when the work buffer is
+ * large enough, for real; they never call nn_begin, nn_reserve or nn_end themselves. Adding a family: its file, a line in pipelines.def, a test.
  * Engine thread only. */
 #ifndef ENGINE_IMAGE_PIPELINE_H
 #define ENGINE_IMAGE_PIPELINE_H
@@ -45,7 +47,7 @@ struct pipe_class {
     /* Tokenise and encode texts; out[i] is new. Long prompts are cut at info.prompt_tokens_max. */
     int (*encode)(struct pipe *p, struct nn *n, const char *const *text, int n_text,
                   struct img_cond **out, struct err *e);
-    /* One pass for all rows; the only part that is run dry (row->cond and ->out are not touched then but for n_tok). */
+    /* One pass for all rows. In a dry run only sizes are looked at (cond->n_tok, not its states; latent and out are NULL). */
     void (*denoise)(struct pipe *p, struct nn *n, const struct img_row *row, int n_row);
     /* cond (in place) <- guided prediction, both [c, h, w]; NULL = u + s (c - u). */
     void (*guide)(float *cond, const float *uncond, float scale, int c, int h, int w);
@@ -73,6 +75,8 @@ struct pipe {
     int c, factor; /* latent channels; pixels a latent (of a side) */
     int c_extra;   /* extra input channels of an inpainting denoiser: mask 1 + masked latents c */
     int patch;     /* latents a token (of a side): tokens of a picture for dynamic shift */
+    float
+        guidance_off; /* guidance up to here is one pass a step: 1 unless open sets it (Z-Image 0) */
     bool embedded_guidance; /* guidance is an input: one pass whatever the scale */
     bool zero_negative;     /* an empty negative prompt is zeros, not the encoding of "" */
     const float (*preview)
