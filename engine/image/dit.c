@@ -88,36 +88,98 @@ void dit_split(struct nn *n, const struct dit_rows *r, struct tensor joint, stru
     }
 }
 
-/* ---- patches ---- */
+/* ---- host side ---- */
 
-/* Calls for every value: its place among the rows and in the latents. */
-static void patch_copy(const struct dit_patch *a, const float *src, float *dst, bool pack,
-                       float factor)
+void *dit_host(struct nn *n, int64_t rows, int64_t cols, size_t size)
 {
-    size_t h = (size_t)a->h, w = (size_t)a->w, p = (size_t)a->p, c_n = (size_t)a->c;
+    size_t count;
+    void *p = NULL;
+    if (!n->rc && rows >= 0 && cols >= 0 && ck_mul((size_t)rows, (size_t)cols, &count))
+        p = mem_calloc(count, size);
+    if (!p)
+        nn_done(n, "host", ERR_NOMEM);
+    return p;
+}
+
+/* For every value: its place among the rows and in the latents. */
+static void patch_copy(const struct dit_patch *a, int h_n, int w_n, const float *src, float *dst,
+                       float unpack)
+{
+    size_t h = (size_t)h_n, w = (size_t)w_n, p = (size_t)a->p, c_n = (size_t)a->c;
     size_t cols = c_n * p * p;
     for (size_t c = 0; c < c_n; c++)
         for (size_t y = 0; y < h; y++)
             for (size_t x = 0; x < w; x++) {
-                size_t row = (y / p) * (w / p) + x / p, in = (y % p) * p + x % p;
-                size_t at =
-                    row * cols + (a->order == DIT_CHANNEL_FIRST ? c * p * p + in : in * c_n + c);
+                size_t row = y / p * (w / p) + x / p, in = y % p * p + x % p;
+                size_t at = row * cols;
+                at += a->order == DIT_CHANNEL_FIRST ? c * p * p + in : in * c_n + c;
                 size_t of = (c * h + y) * w + x;
-                if (pack)
+                if (unpack == 0)
                     dst[at] = src[of];
                 else
-                    dst[of] = src[at] * factor;
+                    dst[of] = src[at] * unpack;
             }
 }
 
-void dit_patch_pack(const struct dit_patch *a, const float *latent, float *rows)
+void dit_patch_pack(const struct dit_patch *a, int h, int w, const float *latent, float *rows)
 {
-    patch_copy(a, latent, rows, true, 1);
+    patch_copy(a, h, w, latent, rows, 0);
 }
 
-void dit_patch_unpack(const struct dit_patch *a, const float *rows, float factor, float *latent)
+void dit_patch_unpack(const struct dit_patch *a, int h, int w, const float *rows, float factor,
+                      float *latent)
 {
-    patch_copy(a, rows, latent, false, factor);
+    patch_copy(a, h, w, rows, latent, factor);
+}
+
+struct tensor dit_put_latents(struct nn *n, const struct dit_patch *a, const struct img_row *row,
+                              int n_row, const int32_t *start)
+{
+    int64_t cols = (int64_t)a->c * a->p * a->p;
+    struct tensor t = nn_tmp(n, DT_F32, start[n_row], cols);
+    if (n->dry || n->rc)
+        return t;
+    float *v = dit_host(n, start[n_row], cols, sizeof *v);
+    if (!v)
+        return t;
+    for (int i = 0; i < n_row; i++)
+        dit_patch_pack(a, row[i].h, row[i].w, row[i].latent, v + start[i] * cols);
+    nn_put(n, &t, v);
+    free(v);
+    return t;
+}
+
+void dit_get_latents(struct nn *n, const struct dit_patch *a, struct tensor t, float factor,
+                     const struct img_row *row, int n_row, const int32_t *start)
+{
+    int64_t cols = (int64_t)a->c * a->p * a->p;
+    if (n->dry || n->rc)
+        return;
+    float *v = dit_host(n, start[n_row], cols, sizeof *v);
+    if (!v)
+        return;
+    nn_get(n, &t, v);
+    for (int i = 0; i < n_row && !n->rc; i++)
+        dit_patch_unpack(a, row[i].h, row[i].w, v + start[i] * cols, factor, row[i].out);
+    free(v);
+}
+
+struct tensor dit_put_states(struct nn *n, const struct img_row *row, int n_row, int dim)
+{
+    int64_t rows = 0, at = 0;
+    for (int i = 0; i < n_row; i++)
+        rows += row[i].cond->n_tok;
+    struct tensor t = nn_tmp(n, DT_F32, rows, dim);
+    if (n->dry || n->rc)
+        return t;
+    for (int i = 0; i < n_row && !n->rc; i++) {
+        struct tensor part = nn_rows(t, at, row[i].cond->n_tok);
+        if (row[i].cond->dim != dim)
+            nn_done(n, "states", ERR_INVAL);
+        nn_put(n, &part, row[i].cond->states);
+        at += row[i].cond->n_tok;
+    }
+    return t;
 }
 
 /* ---- rotation ---- */
@@ -169,20 +231,14 @@ static int axis_fill(const struct dit_rope *r, int axis, const int32_t *pos, siz
 void dit_rope_tables(struct nn *n, const struct dit_rope *r, const int32_t *pos, int64_t rows,
                      struct tensor *cos_out, struct tensor *sin_out)
 {
-    size_t half = (size_t)dit_rope_dim(r) / 2, values, bytes;
+    size_t half = (size_t)dit_rope_dim(r) / 2, values = (size_t)rows * half;
     *cos_out = nn_tmp(n, DT_F32, rows, (int64_t)half);
     *sin_out = nn_tmp(n, DT_F32, rows, (int64_t)half);
     if (n->dry || n->rc || !rows)
         return;
-    if (!ck_mul((size_t)rows, half, &values) || !ck_mul(values, 2 * sizeof(float), &bytes)) {
-        nn_done(n, "rope_tables", ERR_NOMEM);
+    float *both = dit_host(n, rows, 2 * (int64_t)half, sizeof *both);
+    if (!both)
         return;
-    }
-    float *both = mem_alloc(bytes);
-    if (!both) {
-        nn_done(n, "rope_tables", ERR_NOMEM);
-        return;
-    }
     float *at[2] = {both, both + values};
     int rc = 0;
     for (int a = 0; a < r->n_axis && !rc; a++) {
@@ -216,19 +272,16 @@ struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x
     return out;
 }
 
-struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim)
+struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim, float scale)
 {
     struct tensor out = nn_tmp(n, DT_F32, n_t, dim);
     if (n->dry || n->rc)
         return out;
-    size_t values;
-    float *v = ck_mul((size_t)n_t, (size_t)dim, &values) ? mem_calloc(values, sizeof *v) : NULL;
-    if (!v) {
-        nn_done(n, "sinusoids", ERR_NOMEM);
+    float *v = dit_host(n, n_t, dim, sizeof *v);
+    if (!v)
         return out;
-    }
     for (int i = 0; i < n_t; i++)
-        nn_sinusoid(t[i], dim, true, 0, 1, 10000, v + (size_t)i * (size_t)dim);
+        nn_sinusoid(t[i], dim, true, 0, scale, 10000, v + (size_t)i * (size_t)dim);
     nn_put(n, &out, v);
     free(v);
     return out;

@@ -8,7 +8,7 @@
 #ifndef ENGINE_IMAGE_DIT_H
 #define ENGINE_IMAGE_DIT_H
 
-#include "engine/image/nn.h"
+#include "engine/image/pipeline.h"
 
 /* ---- rows ---- */
 
@@ -43,13 +43,31 @@ enum dit_order {
     DIT_CHANNEL_FIRST, /* columns are [c, py, px]: FLUX, Qwen-Image, and a patch convolution's weight */
     DIT_CHANNEL_LAST, /* columns are [py, px, c]: Z-Image, SD3's output */
 };
+/* Patches of p x p latents; sides are multiples of p. */
 struct dit_patch {
-    int c, h, w, p; /* h and w are multiples of p */
+    int c, p;
     enum dit_order order;
 };
-void dit_patch_pack(const struct dit_patch *a, const float *latent, float *rows);
+static inline int dit_patch_count(const struct dit_patch *a, const struct img_row *r)
+{
+    return r->h / a->p * (r->w / a->p);
+}
+/* One picture [c, h, w] <-> rows. */
+void dit_patch_pack(const struct dit_patch *a, int h, int w, const float *latent, float *rows);
 /* rows * factor: -1 for models that predict the opposite direction. */
-void dit_patch_unpack(const struct dit_patch *a, const float *rows, float factor, float *latent);
+void dit_patch_unpack(const struct dit_patch *a, int h, int w, const float *rows, float factor,
+                      float *latent);
+/* Latents of all pictures as a new temporary [start[n_row], c * p * p], picture i from row start[i] on; rows between
+ * are zero. */
+struct tensor dit_put_latents(struct nn *n, const struct dit_patch *a, const struct img_row *row,
+                              int n_row, const int32_t *start);
+/* The way back: rows of t, [start[n_row], c * p * p], into row[i].out. */
+void dit_get_latents(struct nn *n, const struct dit_patch *a, struct tensor t, float factor,
+                     const struct img_row *row, int n_row, const int32_t *start);
+/* cond->states of all pictures behind each other: a new temporary [rows, dim]. ERR_INVAL: a state of another width. */
+struct tensor dit_put_states(struct nn *n, const struct img_row *row, int n_row, int dim);
+/* Zeroed host memory of rows * cols values of `size` bytes for the time of a pass; NULL and a sticky error. */
+void *dit_host(struct nn *n, int64_t rows, int64_t cols, size_t size);
 
 /* ---- rotation over several axes (Su et al. 2021) ---- */
 
@@ -75,8 +93,8 @@ struct dit_mlp {
 void dit_mlp_load(struct nn_load *l, struct dit_mlp *m, const int64_t size[3], const char *in,
                   const char *out);
 struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x);
-/* New temporary [n_t, dim]: sinusoids of t, cosines first. t is not read in a dry run. */
-struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim);
+/* New temporary [n_t, dim]: sinusoids of scale * t, cosines first. t is not read in a dry run. */
+struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim, float scale);
 
 /* A slice of a modulation [pictures, k * d] that a linear layer made of the timestep: number `at` of width d. */
 static inline struct tensor dit_slice(struct tensor mod, int at, int64_t d)
