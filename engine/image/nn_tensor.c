@@ -96,30 +96,10 @@ void nn__decode(const struct nn_view *v, float *dst)
     quant_format_get((uint32_t)v->fmt)->decode(v->data, dst, nn__count(v));
 }
 
-/* What an fp8 tensor is multiplied by: a scalar beside it, 1 without one. */
-static float f8_scale(const struct comp *c, const char *name)
-{
-    static const char *const side[] = {".scale_weight", ".weight_scale"};
-    size_t len = strlen(name);
-    float s = 1;
-    if (len < 7 || strcmp(name + len - 7, ".weight") != 0)
-        return 1;
-    for (int i = 0; i < 2; i++) {
-        char key[NN_NAME + 16];
-        snprintf(key, sizeof key, "%.*s%s", (int)(len - 7), name, side[i]);
-        struct found f;
-        if (!find(c, key, &f) && f.n == 1 && !source_decode(f.t[0], 0, 1, &s))
-            return s;
-    }
-    return 1;
-}
-
 /* Rows of each slice, decoded, behind each other: f32, or bf16 for fp8 (which holds every fp8 value). */
-static int view_decoded(const struct comp *c, const char *name, const struct found *f,
-                        struct nn_view *v, struct err *e)
+static int view_decoded(const char *name, const struct found *f, struct nn_view *v, struct err *e)
 {
     bool f8 = f->t[0]->kind == SOURCE_F8_E4M3 || f->t[0]->kind == SOURCE_F8_E5M2;
-    float scale = f8 ? f8_scale(c, name) : 1;
     int64_t n = nn__count(v);
     size_t bytes;
     v->fmt = f8 ? QF_BF16 : QF_F32;
@@ -142,7 +122,7 @@ static int view_decoded(const struct comp *c, const char *name, const struct fou
     if (f8) { /* in place: the values only get shorter */
         uint16_t *h = (uint16_t *)(void *)tmp;
         for (int64_t i = 0; i < n; i++) {
-            float x = tmp[i] * scale;
+            float x = tmp[i];
             h[i] = f32_to_bf16(x);
         }
     }
@@ -187,5 +167,5 @@ int nn__view(const struct comp *c, const char *name, struct nn_view *out, struct
         if (out->dim[i] < 1)
             return err_set(e, ERR_INVAL, "%s: tensor %s is empty", c->name, name);
     return f.n == 1 && f.t[0]->kind == SOURCE_QUANT ? view_direct(name, &c->map, &f, out, e)
-                                                    : view_decoded(c, name, &f, out, e);
+                                                    : view_decoded(name, &f, out, e);
 }

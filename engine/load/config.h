@@ -33,6 +33,8 @@ int config_len(struct config *c, const char *key);
 int64_t config_int_at(struct config *c, const char *key, int i, int64_t min, int64_t max);
 double config_num_at(struct config *c, const char *key, int i);
 const char *config_str_at(struct config *c, const char *key, int i);
+/* Whether the array has an element i and it is null; notes nothing. */
+bool config_null_at(const struct config *c, const char *key, int i);
 /* Keys of the object (in file order). */
 int config_n_key(const struct config *c);
 const char *config_key_at(const struct config *c, int i);

@@ -13,6 +13,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/load/gguf_impl.h"
+#include "engine/load/json_impl.h"
 #include "engine/load/map.h"
 
 enum {
@@ -154,26 +155,6 @@ static int parse_meta(const json_t *o, struct err *e)
 
 /* ---- all of them ---- */
 
-/* Nesting is bounded before the JSON parser, which recurses, sees it. */
-static int check_depth(const char *p, size_t n, struct err *e)
-{
-    int depth = 0;
-    bool text = false;
-    for (size_t i = 0; i < n; i++) {
-        if (text && p[i] == '\\')
-            i++;
-        else if (p[i] == '"')
-            text = !text;
-        else if (!text && (p[i] == '{' || p[i] == '['))
-            depth++;
-        else if (!text && (p[i] == '}' || p[i] == ']'))
-            depth--;
-        if (depth > DEPTH_MAX)
-            return err_set(e, ERR_PARSE, "header: nested deeper than %d at byte %zu", DEPTH_MAX, i);
-    }
-    return 0;
-}
-
 static int parse_header(struct safetensors *s, struct err *e)
 {
     json_error_t je;
@@ -190,9 +171,8 @@ static int parse_header(struct safetensors *s, struct err *e)
     const char *text = (const char *)s->map.p + LEN_BYTES;
     if (!n || text[0] != '{')
         return err_set(e, ERR_PARSE, "header does not start with '{'");
-    int rc = check_depth(text, (size_t)n, e);
-    if (rc)
-        return rc;
+    if (load__json_depth(text, (size_t)n, DEPTH_MAX, e))
+        return err_prefix(e, "header");
     s->start = LEN_BYTES + (size_t)n;
     s->root = json_loadb(text, (size_t)n, JSON_REJECT_DUPLICATES, &je);
     if (s->root)

@@ -11,6 +11,8 @@
 #include "engine/base/err.h"
 #include "engine/quant/quant.h"
 
+struct gguf;
+
 #define SOURCE_DIMS 5
 
 enum source_kind {
@@ -28,6 +30,8 @@ struct source_tensor {
     int64_t dim[SOURCE_DIMS]; /* outermost first, as PyTorch has it (GGUF's order turned round) */
     const void *data;         /* any alignment */
     size_t bytes;
+    float
+        scale; /* of SOURCE_F8_*: a value is code times this (a "scale_weight" beside it); else 1 */
 };
 
 struct source;
@@ -44,6 +48,11 @@ const struct source_tensor *source_at(const struct source *s, size_t i); /* by n
 const struct source_tensor *source_find(const struct source *s, const char *name); /* or NULL */
 /* Any tensor whose name begins so. */
 bool source_has_prefix(const struct source *s, const char *prefix);
+/* The GGUF file behind it: its typed metadata; NULL for safetensors. */
+const struct gguf *source_gguf(const struct source *s);
+/* A tensor of our own making beside the file's: f32 [rows, cols], a transposed copy of the matrix `name`, found as
+ * `as`. Between open and the first look at it by another thread. ERR_NOTFOUND, ERR_INVAL (no matrix), ERR_NOMEM. */
+int source_add_transposed(struct source *s, const char *name, const char *as, struct err *e);
 /* A text of the file's metadata (safetensors' __metadata__, GGUF string keys); NULL if absent. */
 const char *source_meta(const struct source *s, const char *key);
 size_t source_bytes(const struct source *s); /* of all tensors */
