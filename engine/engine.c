@@ -2,6 +2,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
+#include "engine/image/model.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,8 +17,11 @@ static bool device_is_null(const struct eng_opts *o)
 static int device_open(struct engine *g, const struct eng_opts *o, struct err *e)
 {
     struct model *m = &g->l.model;
-    struct backend_opts bo = {
-        .n_threads = o->n_threads, .pin = !o->no_pin, .isa = o->isa, .precision = o->precision, .loose = o->loose};
+    struct backend_opts bo = {.n_threads = o->n_threads,
+                              .pin = !o->no_pin,
+                              .isa = o->isa,
+                              .precision = o->precision,
+                              .loose = o->loose};
     struct backend_info bi = {0};
     int rc = m->be->open(&m->dev, &bo, e);
     if (rc)
@@ -45,8 +49,15 @@ static int logits_open(struct engine *g, struct err *e)
     return g->logits ? 0 : err_set(e, ERR_NOMEM, "no memory for %zu kept logits", n);
 }
 
+static bool path_is_image(const struct eng_opts *o)
+{
+    return o->path && eng_path_is_image(o->path);
+}
+
 static int engine_fill(struct engine *g, const struct eng_opts *o, struct err *e)
 {
+    if (path_is_image(o))
+        return imodel_open(&g->image, o, &g->l.info, e);
     int rc = device_is_null(o) ? eng__null_open(&g->null, &g->l.info, &g->l.mem, o, e)
                                : eng__layout_open(&g->l, o, e);
     for (int i = 0; !rc && i < 2; i++)
@@ -72,8 +83,14 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
         return rc;
     }
     const struct eng_info *i = &g->l.info;
-    log_info("engine", "arch=%s backend=\"%s\" n_ctx=%d blocks=%d weights_mib=%zu kv_mib=%zu",
-             i->arch, i->backend, i->n_ctx, i->n_block, i->weight_bytes >> 20, i->kv_bytes >> 20);
+    if (g->image)
+        log_info("engine", "pipeline=%s backend=\"%s\" size=%d weights_mib=%zu work_mib=%zu",
+                 i->image->pipeline, i->backend, i->image->size_default, i->weight_bytes >> 20,
+                 i->work_bytes >> 20);
+    else
+        log_info("engine", "arch=%s backend=\"%s\" n_ctx=%d blocks=%d weights_mib=%zu kv_mib=%zu",
+                 i->arch, i->backend, i->n_ctx, i->n_block, i->weight_bytes >> 20,
+                 i->kv_bytes >> 20);
     *out = g;
     return 0;
 }
@@ -93,6 +110,7 @@ void eng_close(struct engine *g)
             m->be->kv_close(m->dev, m->kv);
         m->be->close(m->dev);
     }
+    imodel_close(g->image);
     eng__null_close(g->null);
     eng_batch_close(&g->batch[0]);
     eng_batch_close(&g->batch[1]);
@@ -187,6 +205,8 @@ int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
     struct batch *b = &g->batch[g->turn], *before = &g->batch[!g->turn];
     if (g->failed.code)
         return err_set(e, g->failed.code, "%s", g->failed.text);
+    if (g->image)
+        return err_set(e, ERR_INVAL, "step: an image model has no tokens");
     if (g->n_open > ahead)
         return err_set(e, ERR_INVAL, "step: %d steps are open", g->n_open);
     int rc = fault_step(g, e);
@@ -239,6 +259,8 @@ int eng_logits(struct engine *g, int i, float *dst)
 
 int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
 {
+    if (path_is_image(o))
+        return imodel_plan(o, out, e);
     if (device_is_null(o)) {
         struct null_device *n = NULL;
         struct eng_info info = {0};

@@ -8,6 +8,7 @@
 #include "engine/kv.h"
 #include "engine/models/model.h"
 
+struct image_model;
 struct null_device; /* scripted tokens instead of a model */
 
 /* Everything that follows from options and file before a device is opened.
@@ -32,6 +33,7 @@ struct engine {
     float *logits; /* [max_logit_rows, n_vocab] copy with keep_logits, else NULL */
     int n_logit;   /* of the last step */
     struct null_device *null;
+    struct image_model *image; /* an image model: everything above but l.info is empty */
     struct err failed; /* code != 0: the device failed; sticky */
 };
 

@@ -39,7 +39,7 @@ struct img_row {
 struct pipe;
 struct img_tile;
 struct pipe_class {
-    const char *name; /* img_files.pipeline */
+    const char *name; /* values of img_files.pipeline, separated by spaces */
     /* Load the components from p->files into p->state and fill p->info, c, factor, schedule and what else differs. With
      * p->dev NULL only a plan: p->weights counts, no buffer exists. */
     int (*open)(struct pipe *p, struct err *e);
@@ -82,8 +82,5 @@ struct pipe {
     const float (*preview)
         [3]; /* [c + 1][3]: latent -> RGB in 0..1, last row the bias; NULL = first three channels */
 };
-
-extern const struct pipe_class *const pipe_classes[];
-extern const int n_pipe_classes;
 
 #endif

@@ -246,3 +246,22 @@ void nsched_add_noise(const struct nsched_table *t, int i, const float *clean, c
     for (size_t k = 0; k < n; k++)
         x[k] = cx * clean[k] + cn * noise[k];
 }
+
+void nsched_x0(const struct nsched_table *t, int i, const float *x, const float *out, float *x0,
+               size_t n)
+{
+    enum nsched_kind kind = t->c.kind;
+    float eps;
+    for (size_t k = 0; k < n; k++) {
+        if (kind == NSCHED_FLOW) {
+            x0[k] = x[k] - t->sigma[i] * out[k];
+        } else if (kind == NSCHED_EULER || kind == NSCHED_EULER_A || kind == NSCHED_DPMPP_2M) {
+            /* DPM-Solver's latents are already scaled by alpha; Euler's are not. */
+            struct lambda l = lambda_of(t->sigma[i]);
+            float v = kind == NSCHED_DPMPP_2M ? x[k] : x[k] * l.alpha;
+            predict(t, l.alpha * l.alpha, v, out[k], &x0[k], &eps);
+        } else {
+            predict(t, t->alpha[(int)t->timestep[i]], x[k], out[k], &x0[k], &eps);
+        }
+    }
+}

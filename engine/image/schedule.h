@@ -82,6 +82,9 @@ float nsched_input_scale(const struct nsched_table *t, int i);
 bool nsched_wants_noise(const struct nsched_table *t, int i);
 void nsched_step(const struct nsched_table *t, struct nsched_state *s, int i, float *x, float *out,
                  const float *noise);
+/* The clean latents that output `out` for latents x at step i stands for (previews). */
+void nsched_x0(const struct nsched_table *t, int i, const float *x, const float *out, float *x0,
+               size_t n);
 /* Noisy version of clean latents at step i: for image to image and for keeping what a mask keeps. i == t->n: clean. */
 void nsched_add_noise(const struct nsched_table *t, int i, const float *clean, const float *noise,
                       float *x, size_t n);

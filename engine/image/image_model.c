@@ -1,0 +1,238 @@
+/* Opening an image model: files, device, pipelines, limits. See model.h. */
+#include "engine/backend.h"
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/engine.h"
+#include "engine/image/model.h"
+#include "engine/kv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define COND_BYTES (64u << 20)
+
+#define PIPELINE(sym) extern const struct pipe_class sym;
+#include "engine/image/pipelines.def"
+#undef PIPELINE
+static const struct pipe_class *const classes[] = {
+#define PIPELINE(sym) &sym,
+#include "engine/image/pipelines.def"
+#undef PIPELINE
+    NULL};
+
+/* A class's name is a list: "StableDiffusionPipeline StableDiffusionImg2ImgPipeline". */
+static bool has_name(const char *list, const char *name)
+{
+    size_t n = strlen(name);
+    for (const char *p = list; (p = strstr(p, name)); p += n)
+        if ((p == list || p[-1] == ' ') && (p[n] == 0 || p[n] == ' '))
+            return true;
+    return false;
+}
+
+static const struct pipe_class *class_find(const char *name, struct err *e)
+{
+    char known[200] = "";
+    for (int i = 0; classes[i]; i++) {
+        if (*name && has_name(classes[i]->name, name))
+            return classes[i];
+        size_t at = strlen(known);
+        snprintf(known + at, sizeof known - at, "%s%.*s", i ? ", " : "",
+                 (int)strcspn(classes[i]->name, " "), classes[i]->name);
+    }
+    err_set(e, ERR_UNSUPPORTED, "pipeline \"%.60s\" is not known; known: %s", name, known);
+    return NULL;
+}
+
+static int pipe_open(struct image_model *m, const char *path, enum eng_precision precision,
+                     struct err *e)
+{
+    struct pipe *p = &m->pipe[m->n_pipe];
+    *p = (struct pipe){.be = m->be, .dev = m->dev, .patch = 1, .guidance_off = 1};
+    int rc = img_files_open(&p->files, path, e);
+    if (rc)
+        return rc;
+    m->n_pipe++; /* from here on closed by imodel_close */
+    const struct pipe_class *cls = class_find(p->files->pipeline, e);
+    if (!cls)
+        return e ? e->code : ERR_UNSUPPORTED;
+    rc = nn_weights_open(&p->weights, m->be, m->dev, precision, e);
+    if (rc)
+        return rc;
+    p->cls = cls;
+    return cls->open(p, e);
+}
+
+static void pipe_close(struct pipe *p)
+{
+    if (p->cls)
+        p->cls->close(p);
+    nn_weights_close(p->weights);
+    img_files_close(p->files);
+}
+
+static int refiner_check(const struct image_model *m, struct err *e)
+{
+    const struct pipe *a = &m->pipe[0], *b = &m->pipe[1];
+    if (a->c == b->c && a->factor == b->factor && a->sched.kind == b->sched.kind)
+        return 0;
+    return err_set(e, ERR_INVAL, "the refiner's latents or scheduler are not the base model's");
+}
+
+static int device_open(struct image_model *m, const struct eng_opts *o, struct eng_info *info,
+                       struct err *e)
+{
+    struct backend_opts bo = {.n_threads = o->n_threads,
+                              .pin = !o->no_pin,
+                              .isa = o->isa,
+                              .precision = o->precision,
+                              .loose = o->loose};
+    struct backend_info bi = {0};
+    if (!m->be->image_begin)
+        return err_set(e, ERR_UNSUPPORTED, "device %s can't make pictures", m->be->name);
+    int rc = m->be->open(&m->dev, &bo, e);
+    if (rc)
+        return rc;
+    m->be->info(m->dev, &bi);
+    snprintf(info->backend, sizeof info->backend, "%s", bi.name);
+    m->nn = (struct nn){.be = m->be, .dev = m->dev, .mul = bi.mul_dtype, .failed = ""};
+    return 0;
+}
+
+static size_t available(const struct image_model *m)
+{
+    size_t free_bytes = 0, total;
+    if (m->be->memory)
+        return m->be->memory(&free_bytes, &total) ? 0 : free_bytes;
+    return eng_memory_available("");
+}
+
+static int open_all(struct image_model *m, const struct eng_opts *o, struct eng_info *info,
+                    bool plan, struct err *e)
+{
+    int rc;
+    if (o->device && !strcmp(o->device, "null"))
+        return err_set(e, ERR_UNSUPPORTED, "device null has no image models");
+    if ((rc = backend_find(o->device, &m->be, e)))
+        return rc;
+    m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
+    if (!plan && (rc = device_open(m, o, info, e)))
+        return rc;
+    if ((rc = pipe_open(m, o->path, o->precision, e)) ||
+        (o->refiner && *o->refiner &&
+         ((rc = pipe_open(m, o->refiner, o->precision, e)) || (rc = refiner_check(m, e)))))
+        return rc;
+    m->cache = cond_cache_new(o->cond_bytes ? o->cond_bytes : COND_BYTES);
+    if (!m->cache)
+        return err_set(e, ERR_NOMEM, "no memory for the prompt cache");
+    for (int i = 0; i < m->n_pipe; i++)
+        info->weight_bytes += nn_weights_bytes(m->pipe[i].weights);
+    m->work_max = o->work_bytes ? o->work_bytes : available(m) / 2;
+    m->info = m->pipe[0].info;
+    m->info.refiner = m->n_pipe > 1;
+    if (m->info.refiner && !m->info.refiner_switch_default)
+        m->info.refiner_switch_default = 0.8f;
+    snprintf(m->info.pipeline, sizeof m->info.pipeline, "%.47s", m->pipe[0].files->pipeline);
+    snprintf(info->arch, sizeof info->arch, "%.31s", m->info.pipeline);
+    info->image = &m->info;
+    return 0;
+}
+
+int imodel_open(struct image_model **out, const struct eng_opts *o, struct eng_info *info,
+                struct err *e)
+{
+    *out = NULL;
+    struct image_model *m = mem_calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the image model");
+    int rc = open_all(m, o, info, false, e);
+    if (rc) {
+        imodel_close(m);
+        return rc;
+    }
+    info->work_bytes = m->work_max;
+    *out = m;
+    return 0;
+}
+
+void imodel_close(struct image_model *m)
+{
+    if (!m)
+        return;
+    nn_close(&m->nn);
+    for (int i = m->n_pipe; i-- > 0;)
+        pipe_close(&m->pipe[i]);
+    cond_cache_free(m->cache);
+    if (m->dev)
+        m->be->close(m->dev);
+    free(m);
+}
+
+/* ---- the memory plan: everything found and counted, nothing opened ---- */
+
+struct plan_text {
+    struct pipe *p;
+    int rc;
+    struct err *e;
+};
+
+static void encode_body(struct image_model *m, void *arg)
+{
+    struct plan_text *t = arg;
+    struct img_cond *c = NULL;
+    t->rc = t->p->cls->encode(t->p, &m->nn, (const char *const[]){""}, 1, &c, t->e);
+    img_cond_drop(c);
+}
+
+static void row_body(struct image_model *m, void *arg)
+{
+    const struct img_row *r = arg;
+    m->pipe[0].cls->denoise(&m->pipe[0], &m->nn, r, r[0].guidance > 1 ? 2 : 1);
+}
+
+static int plan_work(struct image_model *m, struct eng_memory *out, struct err *e)
+{
+    struct pipe *p = &m->pipe[0];
+    struct plan_text t = {.p = p, .e = e};
+    out->image_encode = imodel__peak(m, &(struct image_body){.fn = encode_body, .arg = &t});
+    if (t.rc)
+        return t.rc;
+    int side = p->info.size_default, h = side / p->factor;
+    struct img_cond cond = {.n_tok = p->info.prompt_tokens_max};
+    struct img_row r[2] = {{.h = h, .w = h, .width = side, .height = side, .cond = &cond}};
+    r[0].guidance = !p->embedded_guidance && p->info.guidance_default > p->guidance_off ? 2 : 1;
+    r[1] = r[0];
+    out->image_denoise = imodel__peak(m, &(struct image_body){.fn = row_body, .arg = r});
+    out->image_decode = imodel__decode_peak(m, h, h);
+    out->image_decode_tiled = imodel__decode_peak(m, h < 16 ? h : 16, h < 16 ? h : 16);
+    out->image_size = side;
+    return 0;
+}
+
+int imodel_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
+{
+    struct eng_info info = {0};
+    *out = (struct eng_memory){0};
+    struct image_model *m = mem_calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the plan");
+    int rc = open_all(m, o, &info, true, e);
+    for (int i = 0; !rc && i < m->n_pipe; i++)
+        for (int k = 0; k < m->pipe[i].files->n_src; k++)
+            out->file += source_bytes(m->pipe[i].files->src[k]);
+    if (!rc)
+        rc = plan_work(m, out, e);
+    if (!rc) {
+        size_t work = out->image_decode;
+        if (work > m->work_max)
+            work = out->image_decode_tiled;
+        work = work > out->image_denoise ? work : out->image_denoise;
+        out->work = work > out->image_encode ? work : out->image_encode;
+        out->weights = info.weight_bytes;
+        out->total = out->weights + out->work;
+        out->available = available(m);
+    }
+    imodel_close(m);
+    return rc;
+}
