@@ -47,6 +47,17 @@ void worker_finish_choice(struct worker *w, uint64_t req, int choice, int32_t ke
  * again. Poll soon: with about a thousand events waiting the engine thread makes no more steps. */
 int worker_poll(struct worker *w, struct event *ev, int n);
 
+struct image_stats { /* of an image model */
+    int jobs;        /* pictures at work: what is between the first step and the finished pixels */
+    int waiting;     /* pictures of all requests that have not started */
+    uint64_t images; /* finished pictures */
+    uint64_t steps, job_steps;   /* denoising steps of the device, and of pictures in them */
+    int64_t stage_us[IMG_DONE];  /* device time by stage, pauses not counted */
+    uint64_t step_rows_hist[16]; /* latent rows a denoising step: <= 64 128 256 ... 1048576, +Inf */
+    double step_rows_sum;
+    double us_per_image; /* recent device time of a picture; 0 = not known yet */
+};
+
 struct sched_stats {      /* a consistent snapshot */
     int running, waiting; /* requests */
     int running_seqs;
@@ -63,6 +74,7 @@ struct sched_stats {      /* a consistent snapshot */
     uint64_t steps_ahead;  /* begun while the step before ran: no gap */
     double tokens_per_s;   /* recent service rate, for Retry-After */
     double requests_per_s;
+    struct image_stats image;
 };
 void worker_stats(struct worker *w, struct sched_stats *out);
 

@@ -87,6 +87,7 @@ void eng_close(struct engine *g)
     if (!g)
         return;
     CHECK(!g->n_open || g->failed); /* the scheduler closes what it began */
+    CHECK(!fake_count.jobs_open);
     free(g->slot);
     free(g);
     the_engine = NULL;
@@ -322,4 +323,240 @@ int eng_step(struct engine *g, const struct step_plan *p, struct err *e)
     CHECK(!g->n_open);
     int rc = eng_step_begin(g, p, e);
     return rc ? rc : eng_step_end(g, e);
+}
+
+/* ---- pictures ----
+ * A job's latents are a hash that each step moves on; its pixels are drawn from the last one. */
+struct img_job {
+    struct img_params p;
+    enum img_stage stage;
+    int step;
+    uint64_t latent;
+    uint8_t *px;
+};
+
+static const struct eng_image_info image_info = {
+    .size_default = 64,
+    .size_min = 64,
+    .size_max = 1024,
+    .size_step = 8,
+    .pixels_max = 1 << 20,
+    .steps_default = 4,
+    .steps_max = 100,
+    .guidance_default = 7,
+    .guidance_max = 30,
+    .negative = true,
+    .edit = true,
+    .prompt_tokens_max = 77,
+    .sampler_default = IMG_SAMPLER_EULER,
+    .schedule_default = IMG_SCHEDULE_NORMAL,
+    .pipeline = "FakePipeline",
+};
+
+void fake_reset_image(void)
+{
+    fake_reset(0);
+    fake.info = (struct eng_info){.backend = "fake", .arch = "fake-image", .image = &image_info};
+    fake.image = (struct fake_image){.us_step = 1000, .us_row = 100};
+}
+
+bool eng_path_is_image(const char *path)
+{
+    (void)path;
+    return fake.info.image != NULL;
+}
+
+static uint64_t text_hash(uint64_t h, const char *s)
+{
+    for (; s && *s; s++)
+        h = hash_u64(h ^ (uint8_t)*s);
+    return h;
+}
+
+static uint64_t latent_first(const struct img_params *p)
+{
+    uint64_t h = text_hash(p->seed, p->prompt);
+    h = text_hash(hash_u64(h), p->negative);
+    h = hash_u64(h ^ (uint64_t)p->width << 32 ^ (uint64_t)p->height);
+    return hash_u64(h ^ (uint64_t)p->steps << 8 ^ (uint64_t)p->sampler);
+}
+
+static uint8_t *draw(const struct img_params *p, uint64_t latent)
+{
+    size_t n = (size_t)p->width * (size_t)p->height * 3;
+    uint8_t *px = xmalloc(n);
+    for (size_t i = 0; i < n; i++)
+        px[i] = (uint8_t)((latent >> (i % 8 * 8)) + i / 8);
+    return px;
+}
+
+uint8_t *fake_picture(const struct img_params *p)
+{
+    uint64_t h = latent_first(p);
+    for (int i = 0; i < p->steps; i++)
+        h = hash_u64(h + (uint64_t)i);
+    return draw(p, h);
+}
+
+int img_job_open(struct engine *g, const struct img_params *p, struct img_job **out, struct err *e)
+{
+    CHECK(g == the_engine && p->prompt);
+    if (p->width < 64 || p->width > 1024 || p->width == fake.image.bad_width)
+        return err_set(e, ERR_LIMIT, "width: %d is not in 64 to 1024", p->width);
+    struct img_job *j = mem_calloc(1, sizeof *j);
+    if (!j)
+        return err_set(e, ERR_NOMEM, "fake engine: no memory for a picture");
+    j->p = *p;
+    j->p.prompt = xstrdup(p->prompt);
+    j->latent = latent_first(p);
+    if (++fake_count.jobs_open > fake_count.jobs_open_max)
+        fake_count.jobs_open_max = fake_count.jobs_open;
+    *out = j;
+    return 0;
+}
+
+void img_job_close(struct engine *g, struct img_job *j)
+{
+    CHECK(g == the_engine);
+    if (!j)
+        return;
+    fake_count.jobs_open--;
+    free((void *)j->p.prompt);
+    free(j->px);
+    free(j);
+}
+
+enum img_stage img_job_stage(const struct img_job *j)
+{
+    return j->stage;
+}
+
+int img_job_step(const struct img_job *j)
+{
+    return j->step;
+}
+
+int img_job_steps(const struct img_job *j)
+{
+    return j->p.steps;
+}
+
+int img_job_tokens(const struct img_job *j)
+{
+    return (int)strlen(j->p.prompt);
+}
+
+int img_job_latent_tokens(const struct img_job *j)
+{
+    return j->p.width / 8 * (j->p.height / 8);
+}
+
+int64_t img_job_rows(const struct img_job *j)
+{
+    return 2 * (int64_t)img_job_latent_tokens(j);
+}
+
+size_t img_job_decode_bytes(const struct engine *g, const struct img_job *j)
+{
+    (void)g;
+    return (size_t)j->p.width * (size_t)j->p.height * 12;
+}
+
+int eng_image_fit(struct engine *g, struct img_job *const *jobs, int n)
+{
+    int64_t rows = 0;
+    CHECK(g == the_engine);
+    for (int i = 0; i < n; i++) {
+        rows += img_job_rows(jobs[i]);
+        if (i && fake.image.fit_rows && rows > fake.image.fit_rows)
+            return i;
+    }
+    return n;
+}
+
+static bool decode_fits(struct img_job *const *jobs, int n)
+{
+    const struct fake_image *f = &fake.image;
+    for (int i = 0; i < n; i++)
+        if (jobs[i]->p.width == f->nomem_width)
+            return false;
+    return !(f->decode_alone && n > 1) &&
+           !(f->decode_jobs && fake_count.jobs_open > f->decode_jobs);
+}
+
+static void image_stage(struct img_job *j)
+{
+    if (j->stage == IMG_DECODE) {
+        j->px = draw(&j->p, j->latent);
+        j->stage = IMG_DONE;
+    } else if (j->stage == IMG_DENOISE) {
+        j->latent = hash_u64(j->latent + (uint64_t)j->step++);
+        if (j->step == j->p.steps)
+            j->stage = IMG_DECODE;
+    } else {
+        j->stage = IMG_DENOISE;
+    }
+}
+
+int eng_image_step(struct engine *g, struct img_job *const *jobs, int n, const struct img_yield *y,
+                   struct err *e)
+{
+    int64_t rows = 0;
+    CHECK(g == the_engine && n > 0);
+    fake_count.image_steps++;
+    if (g->failed || (fake.fail_step && fake_count.image_steps >= fake.fail_step)) {
+        g->failed = true;
+        return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
+    }
+    enum img_stage stage = jobs[0]->stage;
+    for (int i = 0; i < n; i++) {
+        CHECK(jobs[i]->stage == stage && stage != IMG_DONE);
+        for (int k = 0; k < i; k++)
+            CHECK(jobs[i] != jobs[k]);
+        rows += img_job_rows(jobs[i]);
+    }
+    CHECK(eng_image_fit(g, jobs, n) == n);
+    if ((stage == IMG_DECODE && !decode_fits(jobs, n)) ||
+        (n > 1 && fake.image.nomem_every && fake_count.image_steps % fake.image.nomem_every == 0)) {
+        fake_count.image_nomem++;
+        return err_set(e, ERR_NOMEM, "fake engine: no work memory for %d pictures", n);
+    }
+    if (y && y->fn) {
+        y->fn(y->arg);
+        fake_count.image_yields++;
+    }
+    for (int i = 0; i < n; i++)
+        image_stage(jobs[i]);
+    int64_t us = fake.image.us_step + (stage == IMG_DENOISE ? fake.image.us_row * rows / 64 : 0);
+    fake_now_us += us;
+    if (fake.sleep) {
+        struct timespec ts = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
+        nanosleep(&ts, NULL);
+    }
+    fake_count.image_jobs += (uint64_t)n;
+    if (stage == IMG_DENOISE && rows > fake_count.image_rows_max)
+        fake_count.image_rows_max = rows;
+    return 0;
+}
+
+const uint8_t *img_job_pixels(const struct img_job *j, int *width, int *height)
+{
+    *width = j->p.width;
+    *height = j->p.height;
+    return j->px;
+}
+
+int img_job_preview(const struct engine *g, const struct img_job *j, uint8_t **rgb, int *w, int *h)
+{
+    (void)g;
+    if (!j->step)
+        return ERR_AGAIN;
+    *w = j->p.width / 8;
+    *h = j->p.height / 8;
+    size_t n = (size_t)*w * (size_t)*h * 3;
+    *rgb = mem_alloc(n);
+    if (!*rgb)
+        return ERR_NOMEM;
+    memset(*rgb, (int)(j->latent & 255), n);
+    return 0;
 }

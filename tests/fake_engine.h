@@ -9,6 +9,17 @@
 
 #include "engine/engine.h"
 
+struct fake_image {       /* of the image functions; 0 = none, no limit */
+    int64_t fit_rows;     /* rows of the jobs that fit into one step; one job always does */
+    uint32_t nomem_every; /* steps of several jobs whose count is a multiple of it find no memory */
+    int decode_jobs;      /* a decoding finds no memory while more jobs than this are open */
+    bool decode_alone;    /* nor one of several jobs */
+    int nomem_width;      /* pictures of this width never find memory to decode */
+    int bad_width;        /* pictures of this width can't be opened: ERR_LIMIT */
+    int64_t us_step,
+        us_row; /* fake time of a denoising step and of each 64 rows; encode and decode take us_step */
+};
+
 struct fake_cfg { /* set before eng_open; all fields */
     struct eng_info info;
     int fail_open;      /* eng_open returns this error */
@@ -17,6 +28,7 @@ struct fake_cfg { /* set before eng_open; all fields */
     uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */
+    struct fake_image image; /* when info.image is set: fake_reset_image */
 };
 extern struct fake_cfg fake;
 
@@ -26,6 +38,10 @@ int64_t fake_clock(void *arg);
 
 /* Small limits: vocabulary 1000, context 256, blocks of 16 (n_block of them), 8 sequences, 64 rows. */
 void fake_reset(int32_t n_block);
+/* An image model: sides 64 to 1024, 64 default, 1 to 100 steps, classic guidance (two passes). fake_reset included. */
+void fake_reset_image(void);
+/* The bytes of the picture that p makes: a function of p alone. Caller frees. */
+uint8_t *fake_picture(const struct img_params *p);
 
 /* What the engine chooses after tok[n]: the same function that eng_step uses. */
 struct sample_out fake_choose(const int32_t *tok, int32_t n, const struct sample_row *r);
@@ -38,6 +54,10 @@ struct fake_count {
     uint64_t steps, rows, copies, opens, closes;
     uint64_t ends, refs; /* steps ended; tokens by reference */
     int32_t max_rows;    /* of one step */
+    uint64_t image_steps, image_jobs, image_yields,
+        image_nomem; /* calls; sum of their jobs; pauses; failures */
+    int jobs_open, jobs_open_max;
+    int64_t image_rows_max; /* of one denoising step */
 };
 extern struct fake_count fake_count;
 

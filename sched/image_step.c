@@ -1,0 +1,209 @@
+/* See image.h: which live jobs make the next step together, and how a step that does not fit is made smaller. */
+#include "sched/image_impl.h"
+
+/* Jobs of a stage in line, into list. */
+static void gather(struct image_lane *l, enum img_stage stage)
+{
+    l->n_list = 0;
+    for (int i = 0; i < l->n_live; i++) {
+        struct ijob *j = l->live[i];
+        if (img_job_stage(j->job) != stage || j->stuck)
+            continue;
+        int at = l->n_list++;
+        for (; at && image__before(j->req, l->list[at - 1]->req); at--)
+            l->list[at] = l->list[at - 1];
+        l->list[at] = j;
+    }
+    for (int i = 0; i < l->n_list; i++)
+        l->handle[i] = l->list[i]->job;
+    if (l->n_list > 1) {
+        int fit = eng_image_fit(l->g, l->handle, l->n_list);
+        l->n_list = fit < 1 ? 1 : fit < l->n_list ? fit : l->n_list;
+    }
+}
+
+static bool ready(const struct ijob *j)
+{
+    return !j->stuck && img_job_stage(j->job) == IMG_DENOISE;
+}
+
+/* The job that comes next in a denoising step: of the request that has had the least, there the one that is behind. */
+static struct ijob *next_job(const struct image_lane *l, int priority)
+{
+    struct ijob *best = NULL;
+    for (int i = 0; i < l->n_live; i++) {
+        struct ijob *j = l->live[i];
+        if (!ready(j) || j->in_step || j->refused || j->req->r->priority != priority)
+            continue;
+        double ahead = best ? j->req->served_next - best->req->served_next : -1;
+        if (ahead < 0 || (ahead <= 0 && j->req->order < best->req->order) ||
+            (j->req == best->req && img_job_step(j->job) < img_job_step(best->job)))
+            best = j;
+    }
+    return best;
+}
+
+/* Whether q may have one more job in the step: not while it is ahead of another request at work by more than the
+ * smallest job; that one would wait for rows that are not its own. */
+static bool may_go(const struct image_lane *l, const struct ireq *q, int priority, double slack)
+{
+    for (int i = 0; i < l->n_live; i++) {
+        const struct ireq *o = l->live[i]->req;
+        if (o != q && ready(l->live[i]) && o->r->priority == priority &&
+            q->served_next >= o->served_next + slack)
+            return false;
+    }
+    return true;
+}
+
+static void choose(struct image_lane *l)
+{
+    int priority = 0;
+    double slack = 0;
+    bool any = false;
+    l->n_list = 0;
+    for (int i = 0; i < l->n_live; i++) {
+        struct ijob *j = l->live[i];
+        j->in_step = j->refused = false;
+        j->req->served_next = j->req->served;
+        if (ready(j) && (!any || j->req->r->priority < priority)) {
+            priority = j->req->r->priority;
+            any = true;
+        }
+    }
+    for (int i = 0; i < l->n_live; i++) {
+        double rows = (double)l->live[i]->rows;
+        if (ready(l->live[i]) && l->live[i]->req->r->priority == priority &&
+            (slack <= 0 || rows < slack))
+            slack = rows;
+    }
+    for (struct ijob *j; (j = next_job(l, priority));) {
+        if (l->n_list && !may_go(l, j->req, priority, slack))
+            break;
+        l->handle[l->n_list] = j->job;
+        if (l->n_list && eng_image_fit(l->g, l->handle, l->n_list + 1) <= l->n_list) {
+            j->refused = true;
+            continue;
+        }
+        j->in_step = true;
+        j->req->served_next += (double)j->rows;
+        l->list[l->n_list++] = j;
+    }
+}
+
+static void pause_step(void *arg)
+{
+    struct image_lane *l = arg;
+    if (l->o.pause)
+        l->paused_us += l->o.pause(l->o.arg);
+}
+
+static void account(struct image_lane *l, enum img_stage stage, int n, int64_t us)
+{
+    struct image_stats *st = &l->st.image;
+    double rows = 0, served = 0;
+    for (int i = 0; i < n; i++) {
+        l->list[i]->req->counted = false;
+        rows += (double)l->list[i]->rows;
+    }
+    for (int i = 0; i < n; i++) {
+        struct ijob *j = l->list[i];
+        double part = rows > 0 ? (double)j->rows / rows : 1.0 / n;
+        j->device_us += (int64_t)(part * (double)us);
+        if (stage == IMG_DENOISE)
+            j->req->served += (double)j->rows;
+        if (!j->req->counted)
+            j->req->stage_us[stage] += us;
+        j->req->counted = true;
+        served += stage == IMG_DENOISE;
+        if (stage == IMG_DECODE) {
+            const struct img_params *p = &j->req->r->image->p;
+            double now = part * (double)us / ((double)p->width * p->height);
+            l->decode_us_px = l->decode_us_px > 0 ? 0.7 * l->decode_us_px + 0.3 * now : now;
+        }
+    }
+    st->stage_us[stage] += us;
+    l->st.step_us_total += us;
+    l->st.steps++;
+    if (stage != IMG_DENOISE)
+        return;
+    int b = 0;
+    while (b < 15 && rows > (double)(64 << b))
+        b++;
+    st->step_rows_hist[b]++;
+    st->step_rows_sum += rows;
+    st->steps++;
+    st->job_steps += (uint64_t)served;
+}
+
+static void harvest(struct image_lane *l, enum img_stage stage, int n)
+{
+    for (int i = 0; i < n; i++) {
+        struct ijob *j = l->list[i];
+        if (j->req->ended)
+            continue;
+        if (stage == IMG_ENCODE)
+            j->req->n_prompt = img_job_tokens(j->job);
+        else if (stage == IMG_DENOISE)
+            image__emit_step(l, j);
+        if (img_job_stage(j->job) == IMG_DONE)
+            image__emit_picture(l, j);
+    }
+}
+
+/* One job alone failed. With too little memory it waits while others hold some of it; else its request ends. */
+static void job_failed(struct image_lane *l, struct ijob *j, int rc, const char *text)
+{
+    if (rc == ERR_NOMEM)
+        for (int i = 0; i < l->n_live; i++)
+            if (l->live[i] != j && !l->live[i]->stuck) {
+                j->stuck = true;
+                return;
+            }
+    image__req_end(l, j->req, rc, text);
+}
+
+static int run_list(struct image_lane *l, enum img_stage stage, struct err *e)
+{
+    const struct img_yield y = {.fn = pause_step, .arg = l};
+    for (int n = l->n_list;; n /= 2) {
+        int64_t begin = l->o.clock(l->o.arg);
+        l->paused_us = 0;
+        for (int i = 0; i < n; i++) {
+            l->handle[i] = l->list[i]->job;
+            if (!l->list[i]->req->scheduled_us)
+                l->list[i]->req->scheduled_us = begin;
+        }
+        int rc = eng_image_step(l->g, l->handle, n, &y, e);
+        l->now = l->o.clock(l->o.arg);
+        if (rc == ERR_DEVICE)
+            return rc;
+        if (!rc) {
+            account(l, stage, n, l->now - begin - l->paused_us);
+            harvest(l, stage, n);
+            return 1;
+        }
+        if (n == 1) {
+            job_failed(l, l->list[0], rc, e->text);
+            *e = (struct err){0};
+            return 1;
+        }
+    }
+}
+
+int image__run(struct image_lane *l, struct err *e)
+{
+    static const enum img_stage order[] = {IMG_DECODE, IMG_ENCODE, IMG_DENOISE};
+    if (!l->n_live)
+        return 0;
+    for (int i = 0; i < 3; i++) {
+        if (order[i] == IMG_DENOISE)
+            choose(l);
+        else
+            gather(l, order[i]);
+        if (l->n_list)
+            return run_list(l, order[i], e);
+    }
+    CHECK(!"every live job is stuck"); /* job_failed leaves one that is not */
+    return 0;
+}
