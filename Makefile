@@ -8,7 +8,7 @@ PREFIX  ?= /usr/local
 SYSCONFDIR ?= /etc
 VERSION := 0.1.0
 
-PKGS    := libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls
+PKGS    := libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls libpng libjpeg libwebp libwebpdemux libwebpmux
 OPT_release := -O2 -g -DNDEBUG -D_FORTIFY_SOURCE=2
 OPT_debug   := -O1 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
