@@ -96,7 +96,9 @@ static const float *row_get(struct scaler *s, int y)
         for (int k = 0; k < s->x.n[o]; k++)
             for (int c = 0; c < 4; c++)
                 sum[c] += w[k] * v[k * 4 + c];
-        memcpy(to + (size_t)o * 4, sum, sizeof sum);
+        /* The cubic overshoots at edges; cut here, or the other axis multiplies it. */
+        for (int c = 0; c < 4; c++)
+            to[o * 4 + c] = sum[c] < 0 ? 0 : sum[c] > 255 ? 255 : sum[c];
     }
     s->row[y % RING] = y;
     return to;

@@ -43,6 +43,9 @@ SYSTEM = {
     "pcre2.h": ("engine/text", "api"),
     "utf8proc.h": ("engine/text", "api"),
     "gnutls/": ("server",),
+    "png.h": ("api",),
+    "jpeglib.h": ("api",),
+    "webp/": ("api",),
     "cuda": ("cuda",),
 }
 
