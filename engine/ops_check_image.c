@@ -60,7 +60,12 @@ int ops_check_conv(const struct op_conv *a, enum dtype mul, const struct image_m
     WANT(ops_is_vec(&a->bias, n_out, true) && is_per_seg(&a->vec, out, n_out));
     WANT(!a->add.buf || ops_is_2d(&a->add, DT_F32, a->dst.shape[0], n_out));
     for (int s = 0; s < in->n_seg; s++) { /* the window of the last row and column starts inside */
-        int64_t h = in->h[s] * (a->up ? 2 : 1), w = in->w[s] * (a->up ? 2 : 1);
+        int64_t h = in->h[s], w = in->w[s];
+        if (a->up) {
+            WANT(a->stride == 1 && a->pad == a->k / 2);
+            WANT((out->h[s] + 1) / 2 == h && (out->w[s] + 1) / 2 == w);
+            continue;
+        }
         WANT((int64_t)(out->h[s] - 1) * a->stride - a->pad < h &&
              (int64_t)(out->w[s] - 1) * a->stride - a->pad < w);
     }

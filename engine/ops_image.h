@@ -36,7 +36,9 @@ struct op_conv {
     int k;              /* 1 or 3 */
     int stride;         /* 1 or 2 */
     int pad;            /* 0 or 1 */
-    bool up;            /* nearest-neighbour doubling before the convolution */
+    bool
+        up; /* nearest-neighbour doubling before the convolution (stride 1, pad k / 2) to the size of out: 2 h, or
+              * 2 h - 1 where an odd map was halved */
 };
 
 enum image_act {

@@ -70,7 +70,7 @@ static void window_rows(void *arg, int task, int worker)
     int up = a->up ? 2 : 1;
     for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
         int s = seg_of(out, j->from + i), r = (int)(j->from + i - out->start[s]);
-        int h = in->h[s] * up, w = in->w[s] * up;
+        int h = a->up ? out->h[s] : in->h[s], w = a->up ? out->w[s] : in->w[s];
         int64_t n_in = a->k * a->k * c, pad = a->w->n_in_pad;
         float *dst = j->dst + i * pad;
         memset(dst + n_in, 0, (size_t)(pad - n_in) * sizeof *dst);

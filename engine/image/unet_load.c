@@ -174,21 +174,32 @@ static int config_read(struct unet *m, struct shape *s, struct config *c, struct
 /* ---- weights ---- */
 
 /* The gated feed-forward's first product: files have the values' rows before the gates', op_act_mul wants the gates
- * first. A map over the component's own swaps the halves. */
-static int geglu_find(const struct source_map *m, const char *want,
-                      struct source_slice slice[SOURCE_SLICES])
+ * first. A map over the component's own gives the halves names, so that they can be stacked the other way round. */
+#define GEGLU       ".ff.net.0.proj"
+#define GEGLU_GATE  ".gate-half"
+#define GEGLU_VALUE ".value-half"
+
+static int halves_find(const struct source_map *m, const char *want,
+                       struct source_slice slice[SOURCE_SLICES])
 {
     const struct source_map *base = m->arg;
-    int n = base->find ? base->find(base, want, slice) : 0;
-    if (!strstr(want, ".ff.net.0.proj.") || n < 0 || n > 1 || (n == 1 && slice[0].n_part != 1))
-        return n;
+    const char *at = strstr(want, GEGLU), *end = at ? at + strlen(GEGLU) : NULL;
+    bool gate = end && !strncmp(end, GEGLU_GATE, strlen(GEGLU_GATE));
+    if (!gate && !(end && !strncmp(end, GEGLU_VALUE, strlen(GEGLU_VALUE))))
+        return base->find ? base->find(base, want, slice) : 0;
+    char name[sizeof slice->name];
+    int k = snprintf(name, sizeof name, "%.*s%s", (int)(end - want), want,
+                     end + strlen(gate ? GEGLU_GATE : GEGLU_VALUE));
+    if (k < 0 || (size_t)k >= sizeof name)
+        return -1;
+    int n = base->find ? base->find(base, name, slice) : 0;
+    if (n < 0 || n > 1 || (n == 1 && slice->n_part != 1))
+        return -1;
     if (!n)
-        snprintf(slice[0].name, sizeof slice[0].name, "%s", want);
-    slice[1] = slice[0];
-    slice[0].part = 1;
-    slice[1].part = 0;
-    slice[0].n_part = slice[1].n_part = 2;
-    return 2;
+        memcpy(slice->name, name, sizeof name);
+    slice->n_part = 2;
+    slice->part = gate;
+    return 1;
 }
 
 struct loader {
@@ -202,22 +213,39 @@ static void resnet_load(struct loader *d, struct unet_resnet *r, int c_in, int c
 {
     struct nn_load *l = &d->l;
     nn_load_norm(l, &r->norm1, c_in, 0, "%s.norm1", name);
-    nn_load_conv(l, &r->conv1, c_in, c_out, 3, 0, "%s.conv1", name);
+    nn_load_conv(l, &r->conv1, c_in, c_out, 3, "%s.conv1", name);
     nn_load_linear(l, &r->time, 4 * d->s->channels[0], c_out, 0, "%s.time_emb_proj", name);
     nn_load_norm(l, &r->norm2, c_out, 0, "%s.norm2", name);
-    nn_load_conv(l, &r->conv2, c_out, c_out, 3, 0, "%s.conv2", name);
+    nn_load_conv(l, &r->conv2, c_out, c_out, 3, "%s.conv2", name);
     if (c_in != c_out) {
         struct nn_conv k;
-        nn_load_conv(l, &k, c_in, c_out, 1, 0, "%s.conv_shortcut", name);
+        nn_load_conv(l, &k, c_in, c_out, 1, "%s.conv_shortcut", name);
         r->shortcut = (struct nn_linear){k.w, k.bias, c_in, c_out};
     }
+}
+
+static void geglu_load(struct nn_load *l, struct nn_linear *out, int c, const char *name)
+{
+    int64_t dim[SOURCE_DIMS];
+    char prefix[192];
+    if (!nn_load_has(l, dim, "%s" GEGLU ".weight", name) || dim[0] != 8 * c || dim[1] != c) {
+        nn_load_linear(l, out, c, 8 * c, 0, "%s" GEGLU, name); /* says what is wrong */
+        return;
+    }
+    snprintf(prefix, sizeof prefix, "%s" GEGLU, name);
+    nn_load_stack(l, out,
+                  &(struct nn_stack){.prefix = prefix,
+                                     .name = {GEGLU_GATE, GEGLU_VALUE},
+                                     .n_name = 2,
+                                     .n_in = c,
+                                     .n_out = {4 * c, 4 * c}});
 }
 
 static void layer_load(struct loader *d, struct unet_layer *y, int c, const char *name)
 {
     struct nn_load *l = &d->l;
     int ctx = d->m->info.context_dim;
-    char prefix[128];
+    char prefix[192];
     nn_load_norm(l, &y->norm1, c, 0, "%s.norm1", name);
     nn_load_norm(l, &y->norm2, c, 0, "%s.norm2", name);
     nn_load_norm(l, &y->norm3, c, 0, "%s.norm3", name);
@@ -236,7 +264,7 @@ static void layer_load(struct loader *d, struct unet_layer *y, int c, const char
         &(struct nn_stack){
             .prefix = prefix, .name = {"to_k", "to_v"}, .n_name = 2, .n_in = ctx, .n_out = {c, c}});
     nn_load_linear(l, &y->out2, c, c, 0, "%s.attn2.to_out.0", name);
-    nn_load_linear(l, &y->ff_in, c, 8 * c, 0, "%s.ff.net.0.proj", name);
+    geglu_load(l, &y->ff_in, c, name);
     nn_load_linear(l, &y->ff_out, 4 * c, c, 0, "%s.ff.net.2", name);
 }
 
@@ -245,12 +273,12 @@ static void transformer_load(struct loader *d, struct unet_transformer *t, int c
                              const char *name)
 {
     struct nn_load *l = &d->l;
-    char child[128];
+    char child[160];
     struct nn_conv k;
     nn_load_norm(l, &t->norm, c, 0, "%s.norm", name);
-    nn_load_conv(l, &k, c, c, 1, 0, "%s.proj_in", name);
+    nn_load_conv(l, &k, c, c, 1, "%s.proj_in", name);
     t->proj_in = (struct nn_linear){k.w, k.bias, c, c};
-    nn_load_conv(l, &k, c, c, 1, 0, "%s.proj_out", name);
+    nn_load_conv(l, &k, c, c, 1, "%s.proj_out", name);
     t->proj_out = (struct nn_linear){k.w, k.bias, c, c};
     t->n_head = n_head;
     t->head_dim = c / n_head;
@@ -307,7 +335,7 @@ static void down_load(struct loader *d, struct skips *k)
         }
         block_load(d, b, name, c_in, c, s->down_attn[i] ? s->heads[i] : 0);
         if (i + 1 < s->n_level) {
-            nn_load_conv(&d->l, &b->sample, c, c, 3, 0, "%s.downsamplers.0.conv", name);
+            nn_load_conv(&d->l, &b->sample, c, c, 3, "%s.downsamplers.0.conv", name);
             k->c[k->n++] = c;
         }
     }
@@ -329,7 +357,7 @@ static void up_load(struct loader *d, struct skips *k)
         }
         block_load(d, b, name, c_in, c, s->up_attn[i] ? s->heads[level] : 0);
         if (level)
-            nn_load_conv(&d->l, &b->sample, c, c, 3, 0, "%s.upsamplers.0.conv", name);
+            nn_load_conv(&d->l, &b->sample, c, c, 3, "%s.upsamplers.0.conv", name);
     }
 }
 
@@ -338,7 +366,7 @@ static void ends_load(struct loader *d)
     struct unet *m = d->m;
     struct nn_load *l = &d->l;
     int c = m->channels[0], t = 4 * c;
-    nn_load_conv(l, &m->conv_in, m->info.c_in, c, d->s->in_kernel, 0, "conv_in");
+    nn_load_conv(l, &m->conv_in, m->info.c_in, c, d->s->in_kernel, "conv_in");
     nn_load_linear(l, &m->time1, c, t, 0, "time_embedding.linear_1");
     nn_load_linear(l, &m->time2, t, t, 0, "time_embedding.linear_2");
     if (m->info.guidance_dim)
@@ -349,7 +377,7 @@ static void ends_load(struct loader *d)
         nn_load_linear(l, &m->add2, t, t, 0, "add_embedding.linear_2");
     }
     nn_load_norm(l, &m->norm_out, c, 0, "conv_norm_out");
-    nn_load_conv(l, &m->conv_out, c, m->info.c_out, d->s->out_kernel, 0, "conv_out");
+    nn_load_conv(l, &m->conv_out, c, m->info.c_out, d->s->out_kernel, "conv_out");
 }
 
 int unet__load(struct unet *m, struct nn_weights *w, struct comp *c, struct err *e)
@@ -359,7 +387,7 @@ int unet__load(struct unet *m, struct nn_weights *w, struct comp *c, struct err 
     if (rc)
         return rc;
     struct comp own = *c; /* only while loading: names and bytes stay those of the component */
-    own.map.find = geglu_find;
+    own.map.find = halves_find;
     own.map.arg = &c->map;
     struct loader d = {{w, &own, 0, e}, m, &s};
     struct skips k = {.n = 0};

@@ -54,7 +54,8 @@ static double conv_at(const struct op_conv *a, const struct dev *d, const float 
                       const float *w, const int at[3])
 {
     const struct image_layout *in = &d->image.layout[a->in];
-    int up = a->up ? 2 : 1, h = in->h[at[0]] * up, wd = in->w[at[0]] * up;
+    const struct image_layout *size = a->up ? &d->image.layout[a->out] : in;
+    int up = a->up ? 2 : 1, h = size->h[at[0]], wd = size->w[at[0]];
     int64_t c = a->src.shape[1];
     double sum = 0;
     for (int ky = 0; ky < a->k; ky++)
@@ -62,7 +63,7 @@ static double conv_at(const struct op_conv *a, const struct dev *d, const float 
             int y = at[1] * a->stride + ky - a->pad, x = at[2] * a->stride + kx - a->pad;
             if (y < 0 || x < 0 || y >= h || x >= wd)
                 continue;
-            const float *p = src + (in->start[at[0]] + (int64_t)(y / up) * (wd / up) + x / up) *
+            const float *p = src + (in->start[at[0]] + (int64_t)(y / up) * in->w[at[0]] + x / up) *
                                        a->src.stride[0];
             for (int64_t i = 0; i < c; i++)
                 sum += (double)p[i] * (double)w[(ky * a->k + kx) * c + i];

@@ -80,23 +80,25 @@ static void sweep(const char *name, op_fn *fn, int n_variant, int64_t solo_at(in
 static const struct conv_case {
     int k, stride, pad, up, in, out, c_in, c_out;
 } convs[] = {{3, 1, 1, 0, 0, 0, 12, 20}, {1, 1, 0, 0, 0, 0, 33, 7}, {3, 2, 1, 0, 0, 1, 8, 16},
-             {3, 2, 0, 0, 0, 1, 16, 9},  {3, 1, 1, 1, 0, 2, 5, 24}, {1, 2, 0, 0, 0, 1, 4, 4}};
+             {3, 2, 0, 0, 0, 1, 16, 9},  {3, 1, 1, 1, 0, 2, 5, 24}, {1, 2, 0, 0, 0, 1, 4, 4},
+             {3, 1, 1, 1, 1, 0, 6, 10}};
+#define N_CONV 7
 
 static int64_t conv_solo(int v)
 {
-    return (int64_t)all.layout[convs[v % 6].out].start[1] * convs[v % 6].c_out;
+    return (int64_t)all.layout[convs[v % N_CONV].out].start[1] * convs[v % N_CONV].c_out;
 }
 
-/* Variants from 6 on: bias, per-map vector and a residual that is the destination itself. */
+/* Variants from N_CONV on: bias, per-map vector and a residual that is the destination itself. */
 static int64_t run_conv(const struct ot_back *x, const struct image_meta *m, int variant,
                         bool is_alone, float *dst)
 {
-    const struct conv_case *c = &convs[variant % 6];
+    const struct conv_case *c = &convs[variant % N_CONV];
     const struct image_layout *in = &m->layout[c->in], *out = &m->layout[c->out];
     int64_t rows = in->start[in->n_seg], n_out = out->start[out->n_seg];
     int64_t skip = is_alone ? (int64_t)all.layout[c->in].start[1] * c->c_in : 0;
     int64_t skip_out = is_alone ? (int64_t)all.layout[c->out].start[1] * c->c_out : 0;
-    bool extra = variant >= 6;
+    bool extra = variant >= N_CONV;
     struct dev_weight *w = weight(x, (int64_t)c->k * c->k * c->c_in, c->c_out, b_data);
     struct op_conv op = {.w = w,
                          .in = c->in,
@@ -125,7 +127,7 @@ static int64_t run_conv(const struct ot_back *x, const struct image_meta *m, int
 static void test_conv(void **st)
 {
     (void)st;
-    sweep("conv", run_conv, 12, conv_solo, 1e-10);
+    sweep("conv", run_conv, 2 * N_CONV, conv_solo, 1e-10);
 }
 
 /* ---- norms: variants pick groups, activation and the optional vectors ---- */
