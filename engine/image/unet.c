@@ -265,7 +265,7 @@ static void way_in(const struct unet_pass *p, struct tensor x, struct skips *k)
                 unet__transformer(p, &b->attn[i], x, l);
             k->t[k->n++] = x;
         }
-        if (b->sample.w)
+        if (b->sample.c_out)
             k->t[k->n++] = x = unet__sample(p, &b->sample, x, l, l + 1);
     }
 }
@@ -305,7 +305,7 @@ static struct tensor way_out(const struct unet_pass *p, struct tensor x, struct 
             if (b->attn[j].n_layer)
                 unet__transformer(p, &b->attn[j], x, l);
         }
-        if (b->sample.w) {
+        if (b->sample.c_out) {
             struct tensor y = unet__sample(p, &b->sample, x, l, l - 1);
             nn_free(p->n, &x);
             x = y;

@@ -32,7 +32,7 @@ struct tensor unet__resnet(const struct unet_pass *p, const struct unet_resnet *
     nn_free(n, &h);
     h = group_norm(p, &r->norm2, y, level, p->m->eps, IMAGE_ACT_SILU);
     struct tensor s = x, own = {0};
-    if (r->shortcut.w)
+    if (r->shortcut.n_out)
         s = own = nn_linear(n, &r->shortcut, x);
     NN_OP(n, conv, .dst = y, .src = h, .w = r->conv2.w, .bias = r->conv2.bias, .add = s,
           .in = level, .out = level, .k = 3, .stride = 1, .pad = 1);

@@ -11,7 +11,7 @@
 struct unet_resnet {
     struct nn_norm norm1, norm2;
     struct nn_conv conv1, conv2;
-    struct nn_linear shortcut; /* w NULL: as many channels come out as go in */
+    struct nn_linear shortcut; /* n_out 0: as many channels come out as go in */
     struct nn_linear time;
 };
 struct unet_layer { /* of a transformer */
@@ -30,8 +30,8 @@ struct unet_transformer {
 struct unet_block {
     int n_res;
     struct unet_resnet res[UNET_LAYERS];
-    struct unet_transformer attn[UNET_LAYERS]; /* n_layer 0 and proj_in.w NULL: none */
-    struct nn_conv sample;                     /* w NULL: none */
+    struct unet_transformer attn[UNET_LAYERS]; /* n_layer 0: none */
+    struct nn_conv sample;                     /* c_out 0: none */
 };
 
 struct unet {
