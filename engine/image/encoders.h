@@ -55,9 +55,13 @@ int lm_enc_dim(const struct lm_enc *m);
 /* hidden_states[-1 - skip] of transformers: 0 = after the last layer and the final norm, 1 = before the last layer. */
 void lm_enc_run(struct lm_enc *m, struct nn *n, const struct enc_batch *b, int skip, float *states);
 
-/* ---- their tokenizers: from the component's folder: tokenizer.json, else vocab.json + merges.txt (CLIP),
- * else spiece.model (T5). ERR_NOTFOUND says what was looked for and where. ---- */
+/* ---- their tokenizers: from the component's folder: tokenizer.json, else vocab.json + merges.txt (CLIP,
+ * Qwen2), else spiece.model or tokenizer.model (T5). ERR_NOTFOUND says what was looked for and where. ---- */
 int enc_tokenizer_open(struct tokenizer **out, const struct comp *c, struct err *e);
+/* Id of the padding token that tokenizer_config.json or special_tokens_map.json of the folder name; -1: neither. */
+int32_t enc_pad_id(const struct tokenizer *t, const struct comp *c);
+/* T5's: ids of the text and the end token, cut and padded (<pad>, else 0) to `len`. Otherwise as below. */
+int enc_t5_ids(const struct tokenizer *t, const char *text, int len, int32_t *ids, int *n_real);
 /* CLIP's: ids of the text between start and end, cut and padded to `len`; *n_real = tokens before padding. pad -1: the
  * end token. Returns 0 or ERR_*. */
 int enc_clip_ids(const struct tokenizer *t, const char *text, int len, int32_t pad, int32_t *ids,

@@ -296,9 +296,8 @@ static json_t *load_config(const char *path)
 }
 
 /* bos, eos, unk by name; add_bos_token counts only where the post-processor adds nothing itself. */
-static void apply_config(struct tokenizer *t, const char *path)
+static void apply_config(struct tokenizer *t, const json_t *cfg)
 {
-    json_t *cfg = load_config(path);
     t->bos = config_id(t, cfg, "bos_token");
     t->eos = config_id(t, cfg, "eos_token");
     if (t->unk < 0)
@@ -311,7 +310,23 @@ static void apply_config(struct tokenizer *t, const char *path)
         t->after[t->n_after++] = t->eos;
     t->adds_bos = t->n_before && t->before[0] == t->bos;
     tok__add_stop(t, t->eos);
-    json_decref(cfg);
+}
+
+int hf__open(struct tokenizer **out, json_t *root, const json_t *cfg, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    int rc = load_model(&t, root, e);
+    rc = rc ? rc : hf__steps(t, root, e);
+    if (rc == 0) {
+        apply_config(t, cfg);
+        rc = tok__finish(t, e);
+    }
+    if (rc != 0) {
+        tok_close(t);
+        return rc;
+    }
+    *out = t;
+    return 0;
 }
 
 int tok_open_hf(struct tokenizer **out, const char *path, struct err *e)
@@ -322,19 +337,11 @@ int tok_open_hf(struct tokenizer **out, const char *path, struct err *e)
         return json_error_code(&je) == json_error_cannot_open_file
                    ? err_set(e, ERR_NOTFOUND, "%s: cannot be opened", path)
                    : err_set(e, ERR_PARSE, "%s: line %d: %s", path, je.line, je.text);
-    struct tokenizer *t = NULL;
-    int rc = load_model(&t, root, e);
-    rc = rc ? rc : hf__steps(t, root, e);
-    if (rc == 0) {
-        apply_config(t, path);
-        rc = tok__finish(t, e);
-    }
+    json_t *cfg = load_config(path);
+    int rc = hf__open(out, root, cfg, e);
+    json_decref(cfg);
     json_decref(root);
-    if (rc != 0) {
-        tok_close(t);
+    if (rc != 0)
         err_prefix(e, "%s", path);
-        return rc;
-    }
-    *out = t;
-    return 0;
+    return rc;
 }

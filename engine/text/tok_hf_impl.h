@@ -1,4 +1,4 @@
-/* Between tok_hf.c and tok_hf_steps.c. */
+/* Between tok_hf.c, tok_hf_steps.c and tok_files.c. */
 #ifndef ENGINE_TEXT_TOK_HF_IMPL_H
 #define ENGINE_TEXT_TOK_HF_IMPL_H
 
@@ -11,5 +11,7 @@ int hf__keep(struct tokenizer *t, struct view v, struct view *out); /* 0 or ERR_
 bool hf__uses(const json_t *step, const char *type);                /* itself or in its Sequence */
 /* normalizer, pre_tokenizer, decoder and post_processor of the file. */
 int hf__steps(struct tokenizer *t, const json_t *root, struct err *e);
+/* A tokenizer from the tree of a tokenizer.json and that of a tokenizer_config.json (may be NULL). */
+int hf__open(struct tokenizer **out, json_t *root, const json_t *cfg, struct err *e);
 
 #endif
