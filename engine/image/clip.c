@@ -202,7 +202,7 @@ static void read_pooled(struct nn *n, const struct clip *m, struct tensor x,
     for (int i = 0; i < b->n && !n->rc && !n->dry; i++) {
         int32_t at = o->at[i];
         if (at < 0 || at >= b->start[i + 1] - b->start[i])
-            enc__fail(n, ERR_INVAL, "pooled row outside its prompt");
+            enc__fail(n, ERR_INVAL, "encode (a pooled row outside its prompt)");
         else
             NN_OP(n, act, .dst = nn_rows(rows, i, 1), .x = nn_rows(x, b->start[i] + at, 1),
                   .act = IMAGE_ACT_NONE);
@@ -223,7 +223,7 @@ void clip_run(struct clip *m, struct nn *n, const struct enc_batch *b, const str
 {
     int stop = m->n_layer - o->skip;
     if (o->skip < m->skip || stop < 0 || (o->pooled && m->skip)) {
-        enc__fail(n, ERR_INVAL, "layer of the text encoder that is not there");
+        enc__fail(n, ERR_INVAL, "encode (a layer that is not there)");
         return;
     }
     if (!enc__begin(n, b, m->tok.n_out, clip_positions(m)))

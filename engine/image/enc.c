@@ -97,18 +97,18 @@ void enc__fail(struct nn *n, int rc, const char *what)
 static int check(const struct nn *n, const struct enc_batch *b, int64_t n_vocab, int len_max,
                  const char **what)
 {
-    *what = "number of prompts";
+    *what = "encode (number of prompts)";
     if (b->n < 1 || b->n > ENC_TEXTS || !b->start || b->start[0] != 0 || (!b->ids && !n->dry))
         return ERR_INVAL;
     for (int i = 0; i < b->n; i++) {
-        *what = "empty prompt";
+        *what = "encode (a prompt without tokens)";
         if (b->start[i + 1] <= b->start[i])
             return ERR_INVAL;
-        *what = "prompt has more tokens than the encoder takes";
+        *what = "encode (more tokens than the encoder takes)";
         if (b->start[i + 1] - b->start[i] > len_max)
             return ERR_LIMIT;
     }
-    *what = "token id outside the encoder's vocabulary";
+    *what = "encode (a token id outside the vocabulary)";
     for (int32_t i = 0; b->ids && i < b->start[b->n]; i++)
         if (b->ids[i] < 0 || b->ids[i] >= n_vocab)
             return ERR_INVAL;
@@ -144,7 +144,7 @@ static struct tensor positions(struct nn *n, const struct enc_batch *b)
     struct tensor t = nn_tmp(n, DT_I32, 1, (int64_t)rows);
     int32_t *pos = n->dry ? NULL : mem_alloc(rows * sizeof *pos);
     if (!n->dry && !pos)
-        enc__fail(n, ERR_NOMEM, "positions");
+        enc__fail(n, ERR_NOMEM, "encode (positions)");
     for (int s = 0; pos && s < b->n; s++)
         for (int32_t i = b->start[s]; i < b->start[s + 1]; i++)
             pos[i] = i - b->start[s];

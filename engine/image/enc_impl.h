@@ -48,4 +48,9 @@ struct tensor enc__rms(struct nn *n, struct tensor x, struct tensor *add, struct
 /* x += *y; frees *y. */
 void enc__add(struct nn *n, struct tensor x, struct tensor *y);
 
+/* T5's bucket of the distance key - query. Half of the buckets are for keys behind the query, half for those before it;
+ * of each half the first half holds one distance each, the rest grow logarithmically up to max_distance (Raffel et al.
+ * 2020, 2.1). n_bucket is a multiple of 4. */
+int enc__t5_bucket(int n_bucket, int max_distance, int distance);
+
 #endif

@@ -203,7 +203,7 @@ static struct tensor rotation(struct nn *n, const struct lm_enc *m, const struct
         fill_rotation(m, b, v);
         nn_put(n, &t, v);
     } else {
-        enc__fail(n, ERR_NOMEM, "rotation tables");
+        enc__fail(n, ERR_NOMEM, "encode (rotation tables)");
     }
     free(v);
     return t;
@@ -248,7 +248,7 @@ static struct tensor feed_forward(struct nn *n, const struct lm_enc *m, const st
 void lm_enc_run(struct lm_enc *m, struct nn *n, const struct enc_batch *b, int skip, float *states)
 {
     if (skip < m->skip || skip > m->n_layer) {
-        enc__fail(n, ERR_INVAL, "layer of the text encoder that is not there");
+        enc__fail(n, ERR_INVAL, "encode (a layer that is not there)");
         return;
     }
     if (!enc__begin(n, b, m->tok.n_out, m->len_max))

@@ -152,17 +152,15 @@ int t5_dim(const struct t5 *m)
 
 /* ---- relative positions ---- */
 
-/* Half of the buckets are for keys behind the query, half for those before it; of each half the first half holds one
- * distance each, the rest grow logarithmically up to max_distance (Raffel et al. 2020, 2.1). In f32, as the reference
- * computes it: the borders of the buckets depend on the rounding. */
-static int bucket_of(const struct t5 *m, int distance)
+/* In f32, as the reference computes it: the borders of the buckets depend on the rounding. */
+int enc__t5_bucket(int n_bucket, int max_distance, int distance)
 {
-    int half = m->n_bucket / 2, exact = half / 2, d = abs(distance);
+    int half = n_bucket / 2, exact = half / 2, d = abs(distance);
     int base = distance > 0 ? half : 0;
     if (d < exact)
         return base + d;
-    float rel = logf((float)d / (float)exact) /
-                (float)log((double)m->max_distance / (double)exact) * (float)(half - exact);
+    float rel = logf((float)d / (float)exact) / (float)log((double)max_distance / (double)exact) *
+                (float)(half - exact);
     int k = exact + (int)rel;
     return base + (k < half ? k : half - 1);
 }
@@ -190,11 +188,11 @@ static void put_bias(struct nn *n, const struct t5 *m, const float *table, int l
     int *bucket = mem_alloc((size_t)(2 * len - 1) * sizeof *bucket);
     if (v && bucket) {
         for (int k = 0; k < 2 * len - 1; k++)
-            bucket[k] = bucket_of(m, k - (len - 1));
+            bucket[k] = enc__t5_bucket(m->n_bucket, m->max_distance, k - (len - 1));
         fill_bias(m, table, bucket, len, v);
         nn_put(n, &dst, v);
     } else {
-        enc__fail(n, ERR_NOMEM, "position bias");
+        enc__fail(n, ERR_NOMEM, "encode (position bias)");
     }
     free(bucket);
     free(v);
