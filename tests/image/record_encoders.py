@@ -2,7 +2,7 @@
 """Record the data of test_encoders.c: tiny random text encoders, what transformers computes with them in f32, and ids of
 its tokenizers.  usage: record_encoders.py ORACLE OUT
 ORACLE holds the folders of the tiny models (clip-text, t5-encoder, sdxl, ...), each with goldens; OUT gets one folder a
-model, tokenizer folders, and goldens.safetensors.xz.  Needs torch, transformers, safetensors."""
+model (those of whole pipelines lie beside it already), tokenizer folders, and goldens.safetensors.xz.  Needs torch, transformers, safetensors."""
 import json
 import lzma
 import os
@@ -11,7 +11,7 @@ import sys
 
 import torch
 import transformers as tr
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import load_file, save
 
 torch.set_num_threads(1)
 SRC, OUT = sys.argv[1], sys.argv[2]
@@ -24,13 +24,11 @@ def put(name, x):
 
 
 def copy(case, sub=""):
-    """The model's own files under OUT/<case>[-<sub>]; tensors of a vision tower left out."""
+    """The model's own files under OUT/<case>[-<sub>]."""
     src, dst = os.path.join(SRC, case, sub), os.path.join(OUT, case + ("-" + sub if sub else ""))
     os.makedirs(dst, exist_ok=True)
     shutil.copyfile(os.path.join(src, "config.json"), os.path.join(dst, "config.json"))
-    t = {k: v for k, v in load_file(os.path.join(src, "model.safetensors")).items() if not k.startswith(("visual.", "lm_head."))}
-    save_file(t, os.path.join(dst, "model.safetensors"), metadata={"format": "pt"})
-    return dst
+    shutil.copyfile(os.path.join(src, "model.safetensors"), os.path.join(dst, "model.safetensors"))
 
 
 def golden(case, *names):
@@ -119,8 +117,6 @@ def main():
     for case in ("clip-text", "clip-text-gelu"):
         copy(case)
         golden(case, "input_ids", "attention_mask", "hidden_00", "hidden_01", "hidden_02", "last_hidden_state", "text_embeds")
-    copy("sdxl", "text_encoder")
-    copy("sdxl", "text_encoder_2")
     for case in ("sd15", "sdxl"):
         golden(case, *[f"{p}_{s}" for p in ("prompt", "negative") for s in ("ids", "embeds") + (("pooled",) if case == "sdxl" else ())])
     for case in ("sd15", "flux-dev"):  # the same weights as sdxl's first
@@ -139,7 +135,6 @@ def main():
     golden("qwen3", "input_ids", "hidden_01", "hidden_02", "hidden_03")
     lm("qwen3", tr.Qwen3ForCausalLM)
     for case, cls in (("qwen-image", tr.Qwen2_5_VLForConditionalGeneration), ("z-image", tr.Qwen3Model)):
-        copy(case, "text_encoder")
         golden(case, "prompt_ids", "negative_ids", "prompt_embeds", "negative_embeds")
         lm(case, cls, "text_encoder")
     clip_tokenizer()

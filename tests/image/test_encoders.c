@@ -122,13 +122,13 @@ static void pipes_rig(struct rig *r)
 {
     static float states[2 * 77 * 32];
     float pooled[2 * 32];
-    pipe_clip(r, "sd15", DATA "sdxl-text_encoder", "CLIPTextModel", 0, states, NULL);
+    pipe_clip(r, "sd15", DATA "../sdxl/text_encoder", "CLIPTextModel", 0, states, NULL);
     near_cols("sd15", "prompt_embeds", states, 0, 32);
     near_cols("sd15", "negative_embeds", states + 77 * 32, 0, 32);
-    pipe_clip(r, "sdxl", DATA "sdxl-text_encoder", "CLIPTextModel", 1, states, NULL);
+    pipe_clip(r, "sdxl", DATA "../sdxl/text_encoder", "CLIPTextModel", 1, states, NULL);
     near_cols("sdxl", "prompt_embeds", states, 0, 64);
     near_cols("sdxl", "negative_embeds", states + 77 * 32, 0, 64);
-    pipe_clip(r, "sdxl", DATA "sdxl-text_encoder_2", "CLIPTextModelWithProjection", 1, states,
+    pipe_clip(r, "sdxl", DATA "../sdxl/text_encoder_2", "CLIPTextModelWithProjection", 1, states,
               pooled);
     near_cols("sdxl", "prompt_embeds", states, 32, 64);
     near_cols("sdxl", "negative_embeds", states + 77 * 32, 32, 64);
@@ -149,7 +149,7 @@ static void flux_rig(struct rig *r)
     struct t5 *t = NULL;
     struct batch b;
     float pooled[32], states[16 * 32];
-    comp_open(&c, DATA "sdxl-text_encoder", "CLIPTextModel");
+    comp_open(&c, DATA "../sdxl/text_encoder", "CLIPTextModel");
     weights_open(&w, r);
     assert_int_equal(clip_open(&m, w, &c, 0, NULL), 0);
     assert_int_equal(clip_projection(m), 0);
@@ -330,8 +330,8 @@ static void lm_case(struct rig *r, const char *name, const char *folder, size_t 
 static void lm_rig(struct rig *r)
 {
     lm_case(r, "qwen3", "qwen3", 64);
-    lm_case(r, "qwen-image", "qwen-image-text_encoder", 32);
-    lm_case(r, "z-image", "z-image-text_encoder", 32);
+    lm_case(r, "qwen-image", "../qwen-image/text_encoder", 32);
+    lm_case(r, "z-image", "../z-image/text_encoder", 32);
 }
 static void test_lm(void **st)
 {
@@ -345,8 +345,8 @@ static void test_lm_pipelines(void **st)
     static const struct {
         const char *name, *dir;
         int skip;
-    } cases[] = {{"qwen-image", DATA "qwen-image-text_encoder", 0},
-                 {"z-image", DATA "z-image-text_encoder", 1}};
+    } cases[] = {{"qwen-image", DATA "../qwen-image/text_encoder", 0},
+                 {"z-image", DATA "../z-image/text_encoder", 1}};
     (void)st;
     for (size_t k = 0; k < 2; k++) {
         struct rig r;
@@ -496,7 +496,7 @@ static void test_default_precision(void **st)
     (void)st;
     rig_open(&r, &cpu_backend, NULL, PRECISION_DEFAULT);
     weights_open(&w, &r);
-    comp_open(&c, DATA "qwen-image-text_encoder", "");
+    comp_open(&c, DATA "../qwen-image/text_encoder", "");
     assert_int_equal(lm_enc_open(&m, w, &c, 0, NULL), 0);
     lm_batch(&b, "qwen-image");
     RUN(&r, lm_enc_run(m, &r.n, &b.b, 0, states_all));
