@@ -23,6 +23,8 @@ void mailbox_free(struct mailbox *m)
     struct msg left;
     while (mailbox_recv(m, &left))
         request_free(left.r);
+    for (size_t i = 0; i < m->n_ev; i++)
+        img_pixels_free(m->ev[(m->ev_head + i) % m->ev_cap].px);
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);
     free(m->msg);

@@ -33,7 +33,7 @@ struct mailbox {
 int mailbox_init(struct mailbox *m, size_t msg_cap);
 /* Room for events, once, before the first is posted. ERR_NOMEM. */
 int mailbox_events_alloc(struct mailbox *m, size_t ev_cap);
-void mailbox_free(struct mailbox *m); /* with requests still in it */
+void mailbox_free(struct mailbox *m); /* with requests and pictures still in it */
 
 /* ERR_NOMEM: not queued, the message is still the caller's. */
 int mailbox_send(struct mailbox *m, struct msg msg);

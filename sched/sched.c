@@ -201,6 +201,8 @@ static int check_tokens(const struct sched *s, const struct request *r, struct e
 /* Everything that would keep the request from ever finishing, or the engine from running it. */
 static int check_request(const struct sched *s, const struct request *r, struct err *e)
 {
+    if (r->image)
+        return err_set(e, ERR_INVAL, "the model answers in words, it makes no pictures");
     if (r->n_prompt < 1 || !r->prompt)
         return err_set(e, ERR_INVAL, "prompt: at least one token is needed");
     if (r->n < 1 || r->n > REQ_N_MAX)

@@ -1,17 +1,21 @@
 /* The engine thread: open the engine, then turn after turn take messages, step, post events, publish
- * statistics. See worker.h. What both threads touch is under `lock` or in the mailbox; the scheduler and the
- * engine belong to the thread alone. */
+ * statistics. See worker.h. What both threads touch is under `lock` or in the mailbox; the scheduler (or the image
+ * lane) and the engine belong to the thread alone. */
 #include "sched/worker.h"
 
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "sched/image.h"
 #include "sched/mailbox.h"
 #include "sched/sched.h"
 
 #define QUEUE_DEFAULT 512
+#define QUEUE_IMAGES  64     /* default of image models */
 #define TURN_MSGS     256    /* messages taken between two steps */
 #define EVENT_SPACE   1024   /* events beyond one turn's worth */
+#define IMAGE_SPACE   32     /* of an image model, where each may carry megabytes */
+#define BEAT_US       100000 /* between two heartbeats inside a step */
 #define IDLE_US       100000 /* heartbeat while there is nothing to do */
 
 struct worker {
@@ -24,6 +28,7 @@ struct worker {
     enum worker_phase phase;
     struct err err;
     struct eng_info info;
+    struct eng_image_info image; /* what info.image points to */
     bool have_info, stop, draining;
     int64_t drain_us;
     struct sched_stats stats;      /* as of the last turn, with: */
@@ -31,7 +36,10 @@ struct worker {
     int64_t waiting_tok, mail_tok; /* prompt tokens of those */
 
     struct engine *g; /* engine thread only, from here on */
-    struct sched *s;
+    struct sched *s;  /* one of the two */
+    struct image_lane *lane;
+    struct turn_user *user; /* NULL: no turns are taken */
+    int64_t beat_us;
 };
 
 static void set_phase(struct worker *w, enum worker_phase p, const struct err *e)
@@ -51,11 +59,36 @@ static void emit(void *arg, const struct event *ev)
     mailbox_post(&w->mb, ev);
 }
 
-static int open_engine(struct worker *w, struct err *e)
+/* Between operations of an image step: others may have the device, and the heart beats. */
+static int64_t pause_step(void *arg)
 {
-    int rc = eng_open(&w->g, &w->o.eng, e);
-    if (rc)
-        return rc;
+    struct worker *w = arg;
+    int64_t waited = turn_yield(w->user), now = clock_us();
+    if (now - w->beat_us >= BEAT_US) {
+        w->beat_us = now;
+        pthread_mutex_lock(&w->lock);
+        w->stats.heartbeat_us = now;
+        pthread_mutex_unlock(&w->lock);
+    }
+    return waited;
+}
+
+/* The one that plans, and the largest number of events in one turn. */
+static int open_lane(struct worker *w, struct err *e)
+{
+    struct image_opts io = {
+        .max_running = w->o.max_running_images, .emit = emit, .pause = pause_step, .arg = w};
+    w->o.max_queue = w->o.max_queue_images > 0 ? w->o.max_queue_images : QUEUE_IMAGES;
+    w->o.max_queue_tokens = 0;
+    w->o.max_running = 0; /* no place is kept for what starts at once: pictures are slow */
+    int rc = image_lane_open(&w->lane, w->g, &io, e);
+    if (!rc)
+        w->turn_events = image_lane_events_max(w->lane, TURN_MSGS + (size_t)w->o.max_queue);
+    return rc;
+}
+
+static int open_sched(struct worker *w, struct err *e)
+{
     struct sched_opts so = {.policy = w->o.policy,
                             .max_running = w->o.max_running,
                             .step_tokens = w->o.step_tokens,
@@ -64,35 +97,100 @@ static int open_engine(struct worker *w, struct err *e)
                             .emit = emit,
                             .arg = w};
     const struct eng_info *info = eng_info(w->g);
-    /* The largest number of events in one turn: every logit row a token and a finish, every started
-     * sequence a finish, every request inside or taken in this turn its last event. */
+    /* Every logit row a token and a finish, every started sequence a finish, every request inside or taken in
+     * this turn its last event. */
     int run = w->o.max_running > 0 && w->o.max_running < info->max_seqs ? w->o.max_running
                                                                         : info->max_seqs;
-    rc = sched_open(&w->s, w->g, &so, e);
-    if (rc)
-        return rc;
     w->turn_events = 2 * (size_t)info->max_logit_rows + 2 * (size_t)run + TURN_MSGS +
                      (size_t)w->o.max_queue + 2 * (size_t)run;
-    if (mailbox_events_alloc(&w->mb, w->turn_events + EVENT_SPACE))
+    w->o.max_running = run;
+    return sched_open(&w->s, w->g, &so, e);
+}
+
+static int open_engine(struct worker *w, struct err *e)
+{
+    int rc = eng_open(&w->g, &w->o.eng, e);
+    if (rc)
+        return rc;
+    const struct eng_info *info = eng_info(w->g);
+    bool image = info->image != NULL;
+    rc = image ? open_lane(w, e)
+               : open_sched(w, e); /* refuse() reads the bounds once we are ready */
+    if (rc)
+        return rc;
+    /* A device with look-ahead has its own queue: waiting for turns would only empty it. */
+    if (w->o.turn && (image || !info->lookahead)) {
+        w->user = turn_join(w->o.turn, image ? TURN_IMAGE : TURN_TEXT);
+        if (!w->user)
+            return err_set(e, ERR_NOMEM, "worker: no memory for its turns");
+    }
+    if (mailbox_events_alloc(&w->mb, w->turn_events + (image ? IMAGE_SPACE : EVENT_SPACE)))
         return err_set(e, ERR_NOMEM, "worker: no memory for %zu events", w->turn_events);
     pthread_mutex_lock(&w->lock);
-    w->o.max_running = run;
     w->info = *info;
+    if (image) { /* stays when the engine is closed */
+        w->image = *info->image;
+        w->info.image = &w->image;
+    }
     w->have_info = true;
     pthread_mutex_unlock(&w->lock);
     return 0;
 }
 
+/* ---- the one that plans ---- */
+
+static bool idle(const struct worker *w)
+{
+    return w->lane ? image_lane_idle(w->lane) : sched_idle(w->s);
+}
+
+static void submit(struct worker *w, struct request *r)
+{
+    if (w->lane)
+        image_lane_submit(w->lane, r);
+    else
+        sched_submit(w->s, r);
+}
+
+static void cancel(struct worker *w, uint64_t req)
+{
+    if (w->lane)
+        image_lane_cancel(w->lane, req);
+    else
+        sched_cancel(w->s, req);
+}
+
+static void fail_all(struct worker *w, int code, const char *text)
+{
+    if (w->lane)
+        image_lane_fail_all(w->lane, code, text);
+    else
+        sched_fail_all(w->s, code, text);
+}
+
+static int step(struct worker *w, struct err *e)
+{
+    bool work = !idle(w);
+    if (work)
+        turn_take(w->user);
+    int rc = w->lane ? image_lane_step(w->lane, e) : sched_step(w->s, e);
+    if (work)
+        turn_give(w->user);
+    return rc;
+}
+
 static void publish(struct worker *w, int taken, int64_t taken_tok)
 {
     struct sched_stats st = {0};
-    if (w->s)
+    if (w->lane)
+        image_lane_stats_get(w->lane, &st);
+    else
         sched_stats_get(w->s, &st);
     st.heartbeat_us = clock_us();
     pthread_mutex_lock(&w->lock);
     w->stats = st;
-    w->live = w->s ? sched_live(w->s) : 0;
-    w->waiting_tok = w->s ? sched_waiting_tokens(w->s) : 0;
+    w->live = w->lane ? image_lane_live(w->lane) : sched_live(w->s);
+    w->waiting_tok = w->lane ? 0 : sched_waiting_tokens(w->s);
     w->mail -= taken;
     w->mail_tok -= taken_tok;
     pthread_mutex_unlock(&w->lock);
@@ -108,13 +206,14 @@ static void take_messages(struct worker *w)
         case MSG_SUBMIT:
             taken++;
             tok += m.r->n_prompt;
-            sched_submit(w->s, m.r);
+            submit(w, m.r);
             break;
         case MSG_CANCEL:
-            sched_cancel(w->s, m.req);
+            cancel(w, m.req);
             break;
         case MSG_FINISH_CHOICE:
-            sched_finish_choice(w->s, m.req, m.choice, m.keep);
+            if (!w->lane)
+                sched_finish_choice(w->s, m.req, m.choice, m.keep);
             break;
         }
     }
@@ -140,9 +239,9 @@ static bool go_on(struct worker *w)
         return false;
     if (!draining)
         return true;
-    if (!sched_idle(w->s) && clock_us() >= until && mailbox_room(&w->mb) >= w->turn_events)
-        sched_fail_all(w->s, ERR_DRAINING, "the server is shutting down");
-    if (!sched_idle(w->s) || mail)
+    if (!idle(w) && clock_us() >= until && mailbox_room(&w->mb) >= w->turn_events)
+        fail_all(w, ERR_DRAINING, "the server is shutting down");
+    if (!idle(w) || mail)
         return true;
     publish(w, 0, 0);
     if (!failed)
@@ -162,14 +261,14 @@ static bool turn(struct worker *w, struct err *failed)
     }
     take_messages(w);
     if (failed->code) {
-        sched_fail_all(w->s, ERR_DEVICE, failed->text);
-    } else if (sched_step(w->s, failed) < 0) {
+        fail_all(w, ERR_DEVICE, failed->text);
+    } else if (step(w, failed) < 0) {
         log_error("sched", "step failed: %s", failed->text);
         set_phase(w, WORKER_FAILED, failed);
     }
     publish(w, 0, 0);
     tell(w);
-    return !sched_idle(w->s);
+    return !idle(w);
 }
 
 static void *run(void *arg)
@@ -189,6 +288,8 @@ static void *run(void *arg)
                 mailbox_wait(&w->mb, 0, IDLE_US);
     }
     sched_close(w->s);
+    image_lane_close(w->lane);
+    turn_leave(w->user);
     eng_close(w->g);
     return NULL;
 }
@@ -204,6 +305,7 @@ static void worker_free(struct worker *w)
     free((void *)w->o.eng.device);
     free((void *)w->o.eng.isa);
     free((void *)w->o.eng.kv_dtype);
+    free((void *)w->o.eng.refiner);
     mailbox_free(&w->mb);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -224,6 +326,7 @@ int worker_start(struct worker **out, const struct worker_opts *o, struct err *e
     w->o.eng.device = keep_str(o->eng.device);
     w->o.eng.isa = keep_str(o->eng.isa);
     w->o.eng.kv_dtype = keep_str(o->eng.kv_dtype);
+    w->o.eng.refiner = keep_str(o->eng.refiner);
     if (w->o.max_queue <= 0)
         w->o.max_queue = QUEUE_DEFAULT;
     w->stats.heartbeat_us = clock_us();

@@ -1,10 +1,12 @@
 /* The engine thread and its two mailboxes. The server owns one worker per served model: it opens the
- * engine on its own thread, then loops: take submits and cancels, plan, step, harvest, post events. All functions may be called from the loop
+ * engine on its own thread, then loops: take submits and cancels, plan, step, harvest, post events. The model decides
+ * who plans: the token scheduler (sched.h) or the image lane (image.h). All functions may be called from the loop
  * thread; `notify` is called on the engine thread. */
 #ifndef SCHED_WORKER_H
 #define SCHED_WORKER_H
 
 #include "sched/request.h"
+#include "sched/turn.h"
 
 struct worker;
 
@@ -20,6 +22,10 @@ struct worker_opts { /* zero = default */
     int64_t
         step_us; /* time budget of a step with decode rows in it: prefill chunks shrink to keep it; 0 = none */
     bool no_prefix_cache;
+    int max_running_images; /* pictures of an image model at work at once; 0 = 8 */
+    int max_queue_images;   /* waiting requests of an image model; 0 = 64 */
+    struct turn
+        *turn; /* of the device that the process's engines share; NULL: a device of one's own */
     void (*notify)(
         void *arg); /* events are waiting; coalesced by the worker: once until the next poll */
     void *notify_arg;
@@ -40,7 +46,7 @@ int worker_submit(struct worker *w, struct request *r);
 /* Cancel within one step. An EV_DONE follows (or has been posted). Unknown ids are ignored. */
 void worker_cancel(struct worker *w, uint64_t req);
 /* End one choice of a request (a stop string matched); EV_FINISH is not posted for it. `keep` output
- * tokens count in the usage. */
+ * tokens count in the usage. Not of an image request: ignored. */
 void worker_finish_choice(struct worker *w, uint64_t req, int choice, int32_t keep);
 
 /* Move up to n waiting events out; returns how many. The caller owns them. What is left is notified

@@ -67,7 +67,7 @@ static struct request *make(uint64_t id, int32_t n_prompt, int32_t max_tokens)
 }
 
 /* Poll until the last event of `want` requests has come; counts by kind go to n_kind. */
-static void collect(struct worker *w, int want, int n_kind[5], struct event *last)
+static void collect(struct worker *w, int want, int n_kind[EV_ERROR + 1], struct event *last)
 {
     struct event ev[16];
     int done = 0;
@@ -90,7 +90,7 @@ static void test_serve(void **st)
 {
     (void)st;
     reset(40);
-    int n[5] = {0};
+    int n[EV_ERROR + 1] = {0};
     struct event last;
     struct sched_stats s;
     n_notify = 0;
@@ -148,7 +148,7 @@ static void test_bounds(void **st)
     reset(200);
     fake.us_step = 2000;
     fake.sleep = true;
-    int n[5] = {0}, ok = 0, full = 0;
+    int n[EV_ERROR + 1] = {0}, ok = 0, full = 0;
     struct event last;
     struct worker *w = start((struct worker_opts){.max_running = 2, .max_queue = 3});
     wait_phase(w, WORKER_READY);
@@ -190,7 +190,7 @@ static void test_finish_and_cancel(void **st)
     fake.us_step = 1000;
     fake.sleep = true;
     struct event ev;
-    int n[5] = {0}, got = 0;
+    int n[EV_ERROR + 1] = {0}, got = 0;
     struct worker *w = start((struct worker_opts){0});
     wait_phase(w, WORKER_READY);
     struct request *r = make(1, 8, 200);
@@ -220,7 +220,7 @@ static void test_drain(void **st)
     reset(200);
     fake.us_step = 1000;
     fake.sleep = true;
-    int n[5] = {0};
+    int n[EV_ERROR + 1] = {0};
     struct event last;
     struct worker *w = start((struct worker_opts){0});
     wait_phase(w, WORKER_READY);
@@ -251,7 +251,7 @@ static void fails_at(uint64_t *where)
 {
     reset(40);
     *where = 5;
-    int n[5] = {0};
+    int n[EV_ERROR + 1] = {0};
     struct event last;
     struct worker *w = start((struct worker_opts){0});
     wait_phase(w, WORKER_READY);
@@ -292,7 +292,7 @@ static void test_back_pressure(void **st)
 {
     (void)st;
     reset(200);
-    int n[5] = {0};
+    int n[EV_ERROR + 1] = {0};
     struct event last;
     struct worker *w = start((struct worker_opts){0});
     wait_phase(w, WORKER_READY);
@@ -383,14 +383,193 @@ static void test_no_memory(void **st)
     mailbox_free(&m);
 }
 
+/* ---- an image model ---- */
+
+static struct request *make_image(uint64_t id, int side, int steps, int n)
+{
+    struct request *r = request_new();
+    r->id = id;
+    r->n = n;
+    r->image = req_image_new();
+    r->image->p = (struct img_params){.prompt = xstrdup("a red cube"),
+                                      .negative = xstrdup(""),
+                                      .width = side,
+                                      .height = side,
+                                      .steps = steps,
+                                      .guidance = 7,
+                                      .seed = id};
+    r->image->previews = 2;
+    r->image->progress = true;
+    return r;
+}
+
+/* Like collect, freeing the pictures. */
+static void collect_images(struct worker *w, int want, int n_kind[EV_ERROR + 1], struct event *last)
+{
+    struct event ev[16];
+    int done = 0;
+    for (int i = 0; i < 20000 && done < want; i++) {
+        int n = worker_poll(w, ev, 16);
+        for (int k = 0; k < n; k++) {
+            n_kind[ev[k].kind]++;
+            if (ev[k].kind == EV_IMAGE)
+                assert_non_null(ev[k].px);
+            img_pixels_free(ev[k].px);
+            if (ev[k].kind == EV_DONE || ev[k].kind == EV_ERROR) {
+                done++;
+                *last = ev[k];
+            }
+        }
+        if (!n)
+            pause_ms(1);
+    }
+    assert_int_equal(done, want);
+}
+
+static void test_images(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    int n[EV_ERROR + 1] = {0};
+    struct event last;
+    struct sched_stats s;
+    struct worker *w = start((struct worker_opts){0});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_engine(w)->image->size_default, 64);
+    for (uint64_t id = 1; id <= 10; id++)
+        assert_int_equal(worker_submit(w, make_image(id, 64, 6, 2)), 0);
+    worker_finish_choice(w, 3, 0, 0); /* of no picture: ignored */
+    worker_cancel(w, 77);
+    assert_int_equal(worker_submit(w, make(11, 20, 5)), 0); /* words */
+    collect_images(w, 11, n, &last);
+    assert_int_equal(n[EV_IMAGE], 20);
+    assert_int_equal(n[EV_IMAGE_STEP], 120);
+    assert_int_equal(n[EV_DONE], 10);
+    assert_int_equal(n[EV_ERROR], 1);
+    pause_ms(250);
+    worker_stats(w, &s);
+    assert_int_equal(s.image.images, 20);
+    assert_int_equal(s.image.job_steps, 120);
+    assert_int_equal(s.running + s.waiting + s.image.jobs + s.image.waiting, 0);
+    /* Left in the mailbox when the worker stops: freed with it. */
+    assert_int_equal(worker_submit(w, make_image(20, 64, 2, 2)), 0);
+    pause_ms(50);
+    worker_stop(w);
+    assert_int_equal(fake_count.opens, fake_count.closes);
+    assert_int_equal(fake_count.jobs_open, 0);
+
+    reset(40); /* and a model of words makes no pictures */
+    memset(n, 0, sizeof n);
+    w = start((struct worker_opts){0});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_submit(w, make_image(1, 64, 2, 1)), 0);
+    collect(w, 1, n, &last);
+    assert_int_equal(last.err.code, ERR_INVAL);
+    worker_stop(w);
+}
+
+static void test_image_queue(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    fake.image.fit_rows = 1;
+    fake.image.us_step = 3000;
+    fake.sleep = true;
+    int n[EV_ERROR + 1] = {0}, ok = 0, rc = 0;
+    struct event last;
+    struct sched_stats s = {0};
+    struct worker *w = start((struct worker_opts){.max_queue_images = 4});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_submit(w, make_image(100, 64, 50, 1)), 0);
+    for (int i = 0; i < 1000 && !s.running; i++) {
+        pause_ms(1);
+        worker_stats(w, &s);
+    }
+    assert_int_equal(s.running, 1);
+    for (uint64_t id = 1; id <= 8; id++) {
+        struct request *r = make_image(id, 64, 2, 3);
+        rc = worker_submit(w, r);
+        ok += rc == 0;
+        if (rc)
+            request_free(r);
+    }
+    assert_int_equal(ok, 4);
+    assert_int_equal(rc, ERR_FULL);
+    for (int i = 0; i < 1000 && s.waiting < 4; i++) {
+        pause_ms(1);
+        worker_stats(w, &s);
+    }
+    assert_int_equal(s.waiting, 4);
+    assert_int_equal(s.image.waiting, 12);
+    worker_cancel(w, 100);
+    collect_images(w, 5, n, &last);
+    worker_stats(w, &s);
+    assert_true(s.image.us_per_image > 9000);
+    worker_drain(w, clock_us() + 10000000);
+    wait_phase(w, WORKER_STOPPED);
+    assert_int_equal(worker_engine(w)->image->size_max, 1024); /* though the engine is closed */
+    worker_stop(w);
+}
+
+/* Only one fake engine can be open: the test is the other user of the device. */
+static void test_image_turns(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    fake.image.us_step = 2000;
+    fake.sleep = true;
+    int n[EV_ERROR + 1] = {0};
+    struct event last;
+    struct turn *t = turn_open((int[]){67, 33});
+    struct turn_user *text = turn_join(t, TURN_TEXT);
+    struct worker *w = start((struct worker_opts){.turn = t});
+    wait_phase(w, WORKER_READY);
+    turn_take(text);
+    assert_int_equal(worker_submit(w, make_image(1, 64, 10, 1)), 0);
+    pause_ms(30);
+    assert_int_equal(fake_count.image_steps, 0); /* the device is ours */
+    turn_give(text);
+    for (int i = 0; i < 5; i++) {
+        turn_take(text);
+        pause_ms(2);
+        turn_give(text);
+    }
+    collect_images(w, 1, n, &last);
+    assert_int_equal(n[EV_DONE], 1);
+    assert_true(turn_used_us(t, TURN_IMAGE) >= 20000);
+    worker_stop(w);
+    turn_leave(text);
+    turn_close(t);
+
+    reset(40);
+    memset(n, 0, sizeof n);
+    t = turn_open((int[]){67, 33});
+    w = start((struct worker_opts){.turn = t});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_submit(w, make(1, 20, 10)), 0);
+    collect(w, 1, n, &last);
+    /* A device with its own queue takes no turns. */
+    assert_true(ahead ? turn_used_us(t, TURN_TEXT) == 0 : turn_used_us(t, TURN_TEXT) > 0);
+    worker_stop(w);
+    turn_close(t);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_serve),         cmocka_unit_test(test_heartbeat),
-        cmocka_unit_test(test_bounds),        cmocka_unit_test(test_finish_and_cancel),
-        cmocka_unit_test(test_drain),         cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_back_pressure), cmocka_unit_test(test_two_senders),
-        cmocka_unit_test(test_loading),       cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_serve),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_image_queue),
+        cmocka_unit_test(test_image_turns),
+        cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_finish_and_cancel),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_two_senders),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_no_memory),
     };
     int rc = cmocka_run_group_tests_name("in turn", tests, NULL, NULL);
     ahead = true;
