@@ -3,12 +3,13 @@ longer prompts. Run with diffusers 0.42.1 and torch 2.13 (CPU):
 
     python3 tests/image/record_dit.py tests/data/image
 
-Inputs come from seeds; weights are the folders' own. Writes dit.safetensors beside them."""
+Also whole pictures from text, through the pipelines. Inputs come from seeds; weights are the folders' own. Writes dit.safetensors beside them."""
 import sys
 
 import torch
-from diffusers import QwenImageTransformer2DModel, ZImageTransformer2DModel
+from diffusers import QwenImagePipeline, QwenImageTransformer2DModel, ZImagePipeline, ZImageTransformer2DModel
 from safetensors.torch import save_file
+from transformers import PreTrainedTokenizerFast
 
 
 def rnd(shape, seed):
@@ -32,6 +33,18 @@ def zimage(root, out, name, h, w, n_tok, t, seed):
     out.update({f"{name}.latent": lat, f"{name}.states": txt, f"{name}.timestep": torch.tensor([t]), f"{name}.out": -v[:, 0]})
 
 
+def picture(out, name, pipe, w, h, seed, steps, **kw):
+    """From text to pixels; noise as torch's CPU generator draws it."""
+    pipe.set_progress_bar_config(disable=True)
+    r = pipe(width=w, height=h, num_inference_steps=steps, generator=torch.Generator().manual_seed(seed), output_type="np", **kw)
+    out[f"{name}.image"] = torch.as_tensor(r.images[0]).float()
+
+
+def load(cls, root, tokenizer):
+    pipe = cls.from_pretrained(root, torch_dtype=torch.float32, tokenizer=tokenizer)
+    return pipe
+
+
 def main():
     root, out = sys.argv[1], {}
     with torch.no_grad():
@@ -39,6 +52,16 @@ def main():
         qwen(root, out, "qwen.b", 4, 14, 3, 88.25, 21)
         zimage(root, out, "z.a", 10, 6, 37, 644.0, 31)   # 15 patches, filled to 32; 37 tokens, filled to 64
         zimage(root, out, "z.b", 4, 18, 32, 250.5, 41)   # 18 patches; no filling of the text
+        tok = PreTrainedTokenizerFast.from_pretrained(f"{root}/qwen-image/tokenizer")
+        pipe = load(QwenImagePipeline, f"{root}/qwen-image", tok)
+        picture(out, "qwen.c", pipe, 56, 40, 42, 4, prompt="a red cat on a mat", negative_prompt=" ", true_cfg_scale=4.0)
+        picture(out, "qwen.d", pipe, 32, 64, 7, 3, prompt="two blue birds, in the rain; 12 drops", true_cfg_scale=1.0)
+        tok = PreTrainedTokenizerFast.from_pretrained(f"{root}/z-image/tokenizer")
+        with open(f"{root}/z-image/tokenizer/chat_template.jinja", encoding="utf-8") as f:
+            tok.chat_template = f.read()
+        pipe = load(ZImagePipeline, f"{root}/z-image", tok)
+        picture(out, "z.c", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=3.0)
+        picture(out, "z.d", pipe, 16, 36, 7, 3, prompt="two blue birds, in the rain; 12 drops", guidance_scale=0.0)
     save_file({k: v.contiguous() for k, v in out.items()}, f"{root}/dit.safetensors")
 
 
