@@ -69,6 +69,7 @@ static int qwen_open(struct pipe *p, struct err *e)
                                    .after = after,
                                    .drop = TEMPLATE_TOKENS,
                                    .tokens_max = PROMPT_TOKENS};
+    p->sched.sigmas_given = true;
     p->c = vae_channels(q->vae);
     p->factor = vae_factor(q->vae);
     p->patch = dit_qwen_patch(q->dit);

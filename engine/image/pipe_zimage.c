@@ -62,6 +62,7 @@ static int zimage_open(struct pipe *p, struct err *e)
                                    .after = "<|im_end|>\n<|im_start|>assistant\n",
                                    .skip = 1,
                                    .tokens_max = PROMPT_TOKENS};
+    p->sched.sigmas_given = true;
     p->c = vae_channels(z->vae);
     p->factor = vae_factor(z->vae);
     p->patch = dit_zimage_patch(z->dit);

@@ -206,7 +206,7 @@ static void flow_fill(struct nsched_table *t, int n_token)
     if (c->dynamic_shift) {
         double m = (c->max_shift - c->base_shift) / (c->max_len - c->base_len);
         mu = n_token * m + c->base_shift - m * c->base_len;
-    } else { /* between the ends of the shifted training sigmas */
+    } else if (!c->sigmas_given) { /* between the ends of the shifted training sigmas */
         double s = 1.0 / c->n_train;
         lo = (double)(float)(c->shift * s / (1 + (c->shift - 1) * s));
     }

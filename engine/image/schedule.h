@@ -40,6 +40,9 @@ struct nsched_config {
     int lcm_original_steps;
     double lcm_timestep_scaling;
     /* flow matching */
+    /* Before the shift from 1 to 1/steps, as the pipelines of FLUX, Qwen-Image and Z-Image hand them over; else
+     * between the scheduler's own ends. With a dynamic shift always the former. */
+    bool sigmas_given;
     double shift;
     bool dynamic_shift, dynamic_linear; /* time_shift_type: exponential unless linear */
     double base_shift, max_shift;
