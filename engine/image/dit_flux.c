@@ -1,0 +1,359 @@
+/* FLUX.1's denoiser: blocks of two streams, then blocks of the joint stream that make attention and MLP side by side.
+ * Text has position zero on all axes, a picture's token its row and column on the second and third. See dit_flux.h. */
+#include "engine/image/dit_flux.h"
+
+#include "engine/base/mem.h"
+#include "engine/image/dit.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS_MAX 1024
+#define TIME_DIM   256
+#define PATCH      2
+
+/* x += gate * out(concat(attention(y), gelu(up(y)))), y the modulated norm of x. */
+struct single {
+    struct nn_linear mod; /* [3 d]: shift, scale, gate */
+    struct nn_linear qkv, up, out;
+    struct tensor norm_q, norm_k; /* [head_dim] */
+};
+
+struct dit_flux {
+    struct dit_patch patch;
+    struct dit_rope rope;
+    int dim, text_dim, pooled_dim, n_double, n_single, n_head, head_dim;
+    bool guided;
+    struct nn_linear img_in, txt_in, norm_out, proj_out;
+    struct dit_mlp time, guidance, pooled;
+    struct dit_joint *joint;
+    struct single *single;
+    struct dit_rows rows; /* of the last pass: its layouts point here */
+};
+
+static const struct dit_stream_names img_names = {
+    .mod = "norm1.linear",
+    .q = "attn.to_q",
+    .k = "attn.to_k",
+    .v = "attn.to_v",
+    .norm_q = "attn.norm_q",
+    .norm_k = "attn.norm_k",
+    .out = "attn.to_out.0",
+    .up = "ff.net.0.proj",
+    .down = "ff.net.2",
+};
+static const struct dit_stream_names txt_names = {
+    .mod = "norm1_context.linear",
+    .q = "attn.add_q_proj",
+    .k = "attn.add_k_proj",
+    .v = "attn.add_v_proj",
+    .norm_q = "attn.norm_added_q",
+    .norm_k = "attn.norm_added_k",
+    .out = "attn.to_add_out",
+    .up = "ff_context.net.0.proj",
+    .down = "ff_context.net.2",
+};
+
+/* ---- opening ---- */
+
+static int config_read(struct dit_flux *m, struct config *c, struct err *e)
+{
+    int channels = (int)config_int(c, "in_channels", 64, PATCH * PATCH, 4096);
+    int out = (int)config_int(c, "out_channels", channels, 1, 4096);
+    int patch = (int)config_int(c, "patch_size", 1, 1, 16);
+    m->n_double = (int)config_int(c, "num_layers", 19, 0, LAYERS_MAX);
+    m->n_single = (int)config_int(c, "num_single_layers", 38, 0, LAYERS_MAX);
+    m->head_dim = (int)config_int(c, "attention_head_dim", 128, 2, 1024);
+    m->n_head = (int)config_int(c, "num_attention_heads", 24, 1, 1024);
+    m->text_dim = (int)config_int(c, "joint_attention_dim", 4096, 1, 1 << 20);
+    m->pooled_dim = (int)config_int(c, "pooled_projection_dim", 768, 1, 1 << 20);
+    m->guided = config_bool(c, "guidance_embeds", false);
+    m->dim = m->n_head * m->head_dim;
+    m->rope = (struct dit_rope){.n_axis = 3, .dim = {16, 56, 56}, .theta = 10000};
+    int n = config_len(c, "axes_dims_rope");
+    for (int i = 0; i < n && i < 3; i++)
+        m->rope.dim[i] = (int)config_int_at(c, "axes_dims_rope", i, 2, 1024);
+    int rc = config_error(c, e);
+    if (rc)
+        return rc;
+    if ((n && n != 3) || dit_rope_dim(&m->rope) != m->head_dim || m->rope.dim[0] % 2 ||
+        m->rope.dim[1] % 2 || m->rope.dim[2] % 2)
+        return err_set(e, ERR_INVAL,
+                       "transformer: axes_dims_rope must be 3 even numbers whose sum is %d",
+                       m->head_dim);
+    if (patch != 1 || channels % (PATCH * PATCH))
+        return err_set(e, ERR_UNSUPPORTED,
+                       "transformer: patch_size %d with in_channels %d is not known", patch,
+                       channels);
+    if (out != channels)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "transformer: in_channels %d and out_channels %d differ: a variant that is "
+                       "not known",
+                       channels, out);
+    m->patch = (struct dit_patch){.p = PATCH, .c = channels / (PATCH * PATCH)};
+    return 0;
+}
+
+static void single_load(struct dit_flux *m, struct single *s, struct nn_load *l, int i)
+{
+    int64_t d = m->dim;
+    char prefix[64];
+    snprintf(prefix, sizeof prefix, "single_transformer_blocks.%d.", i);
+    const struct nn_stack qkv = {.prefix = prefix,
+                                 .name = {"attn.to_q", "attn.to_k", "attn.to_v"},
+                                 .n_name = 3,
+                                 .n_in = d,
+                                 .n_out = {d, d, d}};
+    nn_load_linear(l, &s->mod, d, 3 * d, 0, "%snorm.linear", prefix);
+    nn_load_stack(l, &s->qkv, &qkv);
+    nn_load_linear(l, &s->up, d, NN_ANY, 0, "%sproj_mlp", prefix);
+    nn_load_linear(l, &s->out, d + s->up.n_out, d, 0, "%sproj_out", prefix);
+    nn_load_vec(l, &s->norm_q, m->head_dim, 0, "%sattn.norm_q.weight", prefix);
+    nn_load_vec(l, &s->norm_k, m->head_dim, 0, "%sattn.norm_k.weight", prefix);
+}
+
+#define EMBED(what)                                                                                \
+    "time_text_embed." what "_embedder.linear_1", "time_text_embed." what "_embedder.linear_2"
+
+static void weights_load(struct dit_flux *m, struct nn_load *l)
+{
+    int64_t d = m->dim, wide = (int64_t)m->patch.c * PATCH * PATCH;
+    const int64_t time[3] = {TIME_DIM, d, d};
+    nn_load_linear(l, &m->img_in, wide, d, 0, "x_embedder");
+    nn_load_linear(l, &m->txt_in, m->text_dim, d, 0, "context_embedder");
+    dit_mlp_load(l, &m->time, time, EMBED("timestep"));
+    if (m->guided)
+        dit_mlp_load(l, &m->guidance, time, EMBED("guidance"));
+    dit_mlp_load(l, &m->pooled, (int64_t[3]){m->pooled_dim, d, d}, EMBED("text"));
+    for (int i = 0; i < m->n_double && !l->rc; i++) {
+        char prefix[48];
+        struct dit_joint *b = &m->joint[i];
+        snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
+        b->n_head = m->n_head;
+        b->head_dim = m->head_dim;
+        dit_stream_load(l, &b->img, d, m->head_dim, prefix, &img_names);
+        dit_stream_load(l, &b->txt, d, m->head_dim, prefix, &txt_names);
+    }
+    for (int i = 0; i < m->n_single && !l->rc; i++)
+        single_load(m, &m->single[i], l, i);
+    nn_load_linear(l, &m->norm_out, d, 2 * d, 0, "norm_out.linear");
+    nn_load_linear(l, &m->proj_out, d, wide, 0, "proj_out");
+}
+
+int dit_flux_open(struct dit_flux **out, struct nn_weights *w, struct comp *c, struct err *e)
+{
+    struct dit_flux *m = mem_calloc(1, sizeof *m);
+    struct nn_load l = {.w = w, .c = c, .e = e};
+    *out = NULL;
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the transformer");
+    l.rc = config_read(m, c->cfg, e);
+    if (!l.rc) {
+        m->joint = mem_calloc((size_t)m->n_double + 1, sizeof *m->joint);
+        m->single = mem_calloc((size_t)m->n_single + 1, sizeof *m->single);
+        if (!m->joint || !m->single)
+            l.rc = err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_double + m->n_single);
+    }
+    if (!l.rc)
+        weights_load(m, &l);
+    if (l.rc)
+        dit_flux_close(m);
+    else
+        *out = m;
+    return l.rc;
+}
+
+void dit_flux_close(struct dit_flux *m)
+{
+    if (!m)
+        return;
+    dit_rows_close(&m->rows);
+    free(m->joint);
+    free(m->single);
+    free(m);
+}
+
+int dit_flux_channels(const struct dit_flux *m)
+{
+    return m->patch.c;
+}
+
+int dit_flux_text_dim(const struct dit_flux *m)
+{
+    return m->text_dim;
+}
+
+int dit_flux_pooled_dim(const struct dit_flux *m)
+{
+    return m->pooled_dim;
+}
+
+bool dit_flux_guidance(const struct dit_flux *m)
+{
+    return m->guided;
+}
+
+/* ---- what all blocks read ---- */
+
+struct joint_tables {
+    struct tensor cos, sin; /* [joint rows, head_dim / 2] */
+};
+
+/* Rotary tables of the pictures' rows, for the streams, and of the joint rows. Text is at position zero, where the
+ * rotation is the identity: in its own stream there is none. */
+static struct joint_tables tables(const struct dit_flux *m, struct nn *n, const struct img_row *row,
+                                  int n_row, struct dit_pass *p)
+{
+    int64_t n_img = dit_rows_sum(&m->rows, DIT_IMG), n_all = dit_rows_sum(&m->rows, DIT_JOINT);
+    int32_t *img = NULL, *all = NULL;
+    struct joint_tables t;
+    if (!n->dry) {
+        img = dit_host(n, n_img, 3, sizeof *img);
+        all = dit_host(n, n_all, 3, sizeof *all);
+    }
+    int32_t *g = img, *j = all;
+    for (int i = 0; i < n_row && img && all; i++) {
+        int h = row[i].h / PATCH, w = row[i].w / PATCH;
+        int32_t *first = g;
+        for (int y = 0; y < h; y++)
+            for (int x = 0; x < w; x++, g += 3) {
+                g[1] = y;
+                g[2] = x;
+            }
+        j += 3 * (ptrdiff_t)row[i].cond->n_tok;
+        memcpy(j, first, (size_t)(g - first) * sizeof *g);
+        j += g - first;
+    }
+    dit_rope_tables(n, &m->rope, img, n_img, &p->cos_img, &p->sin_img);
+    dit_rope_tables(n, &m->rope, all, n_all, &t.cos, &t.sin);
+    free(img);
+    free(all);
+    return t;
+}
+
+/* sum += mlp(x); x is freed. */
+static void embed_add(struct nn *n, const struct dit_mlp *mlp, struct tensor x, struct tensor sum)
+{
+    struct tensor y = dit_mlp_run(n, mlp, x);
+    nn_free(n, &x);
+    NN_OP(n, gate_add, .x = sum, .y = y, .factor = 1, .layout = -1);
+    nn_free(n, &y);
+}
+
+/* [pictures, pooled_dim] */
+static struct tensor put_pooled(const struct dit_flux *m, struct nn *n, const struct img_row *row,
+                                int n_row)
+{
+    struct tensor x = nn_tmp(n, DT_F32, n_row, m->pooled_dim);
+    for (int i = 0; i < n_row && !n->dry && !n->rc; i++) {
+        struct tensor to = nn_rows(x, i, 1);
+        if (row[i].cond->n_pooled == m->pooled_dim && row[i].cond->pooled)
+            nn_put(n, &to, row[i].cond->pooled);
+        else
+            nn_done(n, "pooled", ERR_INVAL);
+    }
+    return x;
+}
+
+/* The sum of the embeddings of timestep, guidance and prompt, after SiLU: what every modulation reads. */
+static struct tensor embed(const struct dit_flux *m, struct nn *n, const struct img_row *row,
+                           int n_row)
+{
+    float *t = dit_host(n, n_row, 2, sizeof *t);
+    if (!t)
+        return (struct tensor){0};
+    for (int i = 0; i < n_row; i++) { /* both in thousandths, rounded as the reference does */
+        t[i] = row[i].timestep / 1000 * 1000;
+        t[n_row + i] = row[i].guidance * 1000;
+    }
+    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1);
+    struct tensor sum = dit_mlp_run(n, &m->time, wave);
+    nn_free(n, &wave);
+    if (m->guided)
+        embed_add(n, &m->guidance, dit_sinusoids(n, t + n_row, n_row, TIME_DIM, 1), sum);
+    embed_add(n, &m->pooled, put_pooled(m, n, row, n_row), sum);
+    free(t);
+    struct tensor act = nn_act(n, sum, IMAGE_ACT_SILU, n->mul);
+    nn_free(n, &sum);
+    return act;
+}
+
+/* ---- the joint stream ---- */
+
+/* y (mul) [joint rows, d] -> attention into dst (mul), columns of a wider tensor. */
+static void single_attend(const struct dit_flux *m, struct nn *n, const struct single *s,
+                          struct tensor y, const struct joint_tables *t, struct tensor dst)
+{
+    int64_t d = m->dim;
+    struct tensor qkv = nn_linear(n, &s->qkv, y);
+    for (int i = 0; i < 2; i++)
+        NN_OP(n, rotate, .x = tensor_cols(qkv, i * d, d), .n_head = m->n_head,
+              .head_dim = m->head_dim, .norm = i ? s->norm_k : s->norm_q, .eps = 1e-6f,
+              .cos = t->cos, .sin = t->sin, .style = ROPE_NORM);
+    NN_OP(n, attend, .dst = dst, .q = tensor_cols(qkv, 0, d), .k = tensor_cols(qkv, d, d),
+          .v = tensor_cols(qkv, 2 * d, d), .n_head = m->n_head, .n_kv_head = m->n_head,
+          .head_dim = m->head_dim, .scale = 1 / sqrtf((float)m->head_dim), .q_layout = DIT_JOINT,
+          .kv_layout = DIT_JOINT);
+    nn_free(n, &qkv);
+}
+
+/* x [joint rows, d] one block on, in place. */
+static void single_run(const struct dit_flux *m, struct nn *n, const struct single *s,
+                       const struct dit_pass *p, const struct joint_tables *t, struct tensor x)
+{
+    int64_t d = m->dim, wide = s->up.n_out;
+    struct tensor mod = nn_linear(n, &s->mod, p->temb);
+    struct tensor y = dit_modulate(n, x, dit_slice(mod, 1, d), dit_slice(mod, 0, d), DIT_JOINT);
+    struct tensor cat = nn_tmp(n, n->mul, x.shape[0], d + wide);
+    single_attend(m, n, s, y, t, tensor_cols(cat, 0, d));
+    struct tensor up = nn_linear(n, &s->up, y);
+    nn_free(n, &y);
+    NN_OP(n, act, .dst = tensor_cols(cat, d, wide), .x = up, .act = IMAGE_ACT_GELU_TANH);
+    nn_free(n, &up);
+    struct tensor out = nn_linear(n, &s->out, cat);
+    nn_free(n, &cat);
+    dit_gate(n, x, &out, dit_slice(mod, 2, d), DIT_JOINT);
+    nn_free(n, &mod);
+}
+
+void dit_flux_run(struct dit_flux *m, struct nn *n, const struct img_row *row, int n_row)
+{
+    struct dit_pass p = {.rows = &m->rows};
+    if (dit_rows_begin(&m->rows, n_row)) {
+        nn_done(n, "rows", ERR_NOMEM);
+        return;
+    }
+    for (int i = 0; i < n_row; i++)
+        dit_rows_add(&m->rows, row[i].cond->n_tok, dit_patch_count(&m->patch, &row[i]));
+    dit_rows_layouts(&m->rows, n);
+    p.temb = embed(m, n, row, n_row);
+    struct joint_tables t = tables(m, n, row, n_row, &p);
+
+    struct tensor x = dit_put_latents(n, &m->patch, row, n_row, m->rows.start[DIT_IMG]);
+    struct tensor img = nn_linear(n, &m->img_in, x);
+    nn_free(n, &x);
+    x = dit_put_states(n, row, n_row, m->text_dim);
+    struct tensor txt = nn_linear(n, &m->txt_in, x);
+    nn_free(n, &x);
+
+    for (int i = 0; i < m->n_double && !n->rc; i++)
+        dit_joint_run(n, &m->joint[i], &p, txt, img);
+    struct tensor joint = dit_join(n, &m->rows, txt, img);
+    nn_free(n, &txt);
+    nn_free(n, &img);
+    for (int i = 0; i < m->n_single && !n->rc; i++)
+        single_run(m, n, &m->single[i], &p, &t, joint);
+    dit_split(n, &m->rows, joint, NULL, &img);
+    nn_free(n, &joint);
+
+    struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
+    x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
+    struct tensor out = nn_linear(n, &m->proj_out, x);
+    dit_get_latents(n, &m->patch, out, 1, row, n_row, m->rows.start[DIT_IMG]);
+    struct tensor *const all[] = {&p.temb, &p.cos_img, &p.sin_img, &t.cos, &t.sin,
+                                  &img,    &mod,       &x,         &out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        nn_free(n, all[i]);
+}
