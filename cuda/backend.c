@@ -95,6 +95,7 @@ static void dev_close(struct dev *d)
     cu__graphs_drop(d);
     cu_lt_close(d->lt);
     slots_close(d);
+    cu__image_close(d);
     struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out,
                           &d->dev_seen, &d->ws,       &d->attn_ws,    &d->flags};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -391,38 +392,41 @@ static int dev_sync(struct dev *d)
 }
 
 extern __attribute__((visibility("default"))) const struct backend stepd_backend;
-const struct backend stepd_backend = {
-    .abi = BACKEND_ABI,
+const struct backend stepd_backend = {.abi = BACKEND_ABI,
 #ifdef CUDA_EMU
-    .name = "cuda-emu",
+                                      .name = "cuda-emu",
 #else
-    .name = "cuda",
+                                       .name = "cuda",
 #endif
-    .open = dev_open,
-    .close = dev_close,
-    .info = dev_info,
-    .memory = dev_memory,
-    .buf_alloc = buf_alloc,
-    .buf_free = buf_free,
-    .write = buf_write,
-    .read = buf_read,
-    .weight_open = weight_open,
-    .weight_close = weight_close,
-    .weight_bytes = weight_bytes,
-    .kv_open = kv_open,
-    .kv_close = kv_close,
-    .kv_block_bytes = kv_block_bytes,
-    .step_begin = cu__step_begin,
-    .sync = dev_sync,
-    .sample_wait = cu__sample_wait,
-    .embed = cu__embed,
-    .rmsnorm = cu__rmsnorm,
-    .linear = cu__linear,
-    .rope_kv = cu__rope_kv,
-    .attn = cu__attn,
-    .act_mul = cu__act_mul,
-    .gather = cu__gather,
-    .scale = cu__scale,
-    .sample = cu__sample,
-    .kv_copy = cu__kv_copy,
+                                      .open = dev_open,
+                                      .close = dev_close,
+                                      .info = dev_info,
+                                      .memory = dev_memory,
+                                      .buf_alloc = buf_alloc,
+                                      .buf_free = buf_free,
+                                      .write = buf_write,
+                                      .read = buf_read,
+                                      .weight_open = weight_open,
+                                      .weight_close = weight_close,
+                                      .weight_bytes = weight_bytes,
+                                      .kv_open = kv_open,
+                                      .kv_close = kv_close,
+                                      .kv_block_bytes = kv_block_bytes,
+                                      .step_begin = cu__step_begin,
+                                      .sync = dev_sync,
+                                      .sample_wait = cu__sample_wait,
+                                      .embed = cu__embed,
+                                      .rmsnorm = cu__rmsnorm,
+                                      .linear = cu__linear,
+                                      .rope_kv = cu__rope_kv,
+                                      .attn = cu__attn,
+                                      .act_mul = cu__act_mul,
+                                      .gather = cu__gather,
+                                      .scale = cu__scale,
+                                      .sample = cu__sample,
+                                      .kv_copy = cu__kv_copy,
+                                      .image_begin = cu__image_begin,
+#define IMAGE_FIELD(name) .name = cu__##name,
+                                      OPS_IMAGE_LIST(IMAGE_FIELD)
+#undef IMAGE_FIELD
 };

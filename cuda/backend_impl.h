@@ -2,6 +2,7 @@
 #ifndef CUDA_BACKEND_IMPL_H
 #define CUDA_BACKEND_IMPL_H
 
+#include "cuda/image.h"
 #include "cuda/kernels.h"
 #include "cuda/lt_api.h"
 #include "cuda/rt.h"
@@ -70,6 +71,25 @@ struct graph {
     uint64_t used;
 };
 
+#define CU_IM_PAIRS 6
+/* Row tables of an attention between two layouts, and where their KV blocks lie. */
+struct cu_im_pair {
+    bool valid, causal;
+    int q, kv;
+    struct grow ints;
+    struct cu_step step;
+    const int32_t *block;
+    int32_t n_block;
+};
+/* Image ops: the layouts in force, and work space that only grows. */
+struct cu_im {
+    struct image_meta meta;
+    struct cu_layout layout[IMAGE_LAYOUTS];
+    struct cu_im_pair pair[CU_IM_PAIRS];
+    int next_pair;
+    struct grow ints, col, add, ws, pool, q, out;
+};
+
 struct dev {
     cudaStream_t stream;
     int cc;
@@ -100,6 +120,8 @@ struct dev {
     int n_rec, cap_rec;
     struct graph graph[N_GRAPH];
     uint64_t clock, n_replay;
+    int lone_n; /* rows that dev_lone says; 0 = none yet */
+    struct cu_im im;
 };
 
 /* 0, or the sticky ERR_DEVICE: logs the first error with what was tried. */
@@ -112,6 +134,9 @@ int cu__grow(struct dev *d, struct grow *g, size_t bytes, bool zero);
 /* Pinned host memory of at least n bytes; its last user has passed. Contents are not kept. */
 int cu__pinned(struct dev *d, struct grow *g, size_t n);
 
+/* ops.c: rows of a 2-d tensor (p NULL when it is absent), a vector; false: outside its buffer. */
+bool cu__mat(const struct dev *d, const struct tensor *t, struct cu_mat *m);
+bool cu__vec(const struct dev *d, const struct tensor *t, const float **out);
 /* step.c */
 int cu__step_begin(struct dev *d, const struct step_meta *m);
 /* queue.c: append; the record's kind is set, the rest zero. NULL: no memory. */
@@ -119,6 +144,10 @@ struct rec *cu__record(struct dev *d, enum rec_kind kind);
 /* Launch what is recorded, as a graph when the step allows it. */
 int cu__flush(struct dev *d);
 void cu__graphs_drop(struct dev *d);
+/* A step of n rows that are not the step's. */
+int cu__lone_step(struct dev *d, int n, struct cu_step *s);
+/* Work space for a product of n rows outside the list. */
+int cu__gemm_room(struct dev *d, const struct cu_weight *w, int n);
 /* sampling.c */
 int cu__sample(struct dev *d, const struct op_sample *a);
 int cu__sample_wait(struct dev *d);
@@ -135,6 +164,10 @@ CU_OP_DECL(act_mul)
 CU_OP_DECL(gather)
 CU_OP_DECL(scale)
 CU_OP_DECL(kv_copy)
+/* image_ops.c */
+int cu__image_begin(struct dev *d, const struct image_meta *m);
+void cu__image_close(struct dev *d);
+OPS_IMAGE_LIST(CU_OP_DECL)
 #undef CU_OP_DECL
 
 #endif

@@ -3,8 +3,7 @@
 
 #include <string.h>
 
-/* Rows of a 2-d tensor; p NULL when it is absent. */
-static bool mat_of(const struct dev *d, const struct tensor *t, struct cu_mat *m)
+bool cu__mat(const struct dev *d, const struct tensor *t, struct cu_mat *m)
 {
     if (!t->buf)
         return true;
@@ -15,7 +14,7 @@ static bool mat_of(const struct dev *d, const struct tensor *t, struct cu_mat *m
     return m->p != NULL;
 }
 
-static bool vec_of(const struct dev *d, const struct tensor *t, const float **out)
+bool cu__vec(const struct dev *d, const struct tensor *t, const float **out)
 {
     *out = t->buf ? cu__ptr(d, t) : NULL;
     return !t->buf || *out;
@@ -53,7 +52,7 @@ int cu__embed(struct dev *d, const struct op_embed *a)
         return ERR_NOMEM;
     r->u.embed.w = &a->w->w;
     r->u.embed.scale = a->scale;
-    return undo(d, mat_of(d, &a->dst, &r->u.embed.dst) ? 0 : ERR_INVAL);
+    return undo(d, cu__mat(d, &a->dst, &r->u.embed.dst) ? 0 : ERR_INVAL);
 }
 
 int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
@@ -67,8 +66,8 @@ int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
         return ERR_NOMEM;
     r->u.rmsnorm.eps = a->eps;
     r->u.rmsnorm.rows = rows_of(d, a->x.shape[0], &r->lone);
-    bool ok = mat_of(d, &a->dst, &r->u.rmsnorm.dst) && mat_of(d, &a->x, &r->u.rmsnorm.x) &&
-              mat_of(d, &a->add, &r->u.rmsnorm.add) && vec_of(d, &a->w, &r->u.rmsnorm.w);
+    bool ok = cu__mat(d, &a->dst, &r->u.rmsnorm.dst) && cu__mat(d, &a->x, &r->u.rmsnorm.x) &&
+              cu__mat(d, &a->add, &r->u.rmsnorm.add) && cu__vec(d, &a->w, &r->u.rmsnorm.w);
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 
@@ -86,8 +85,8 @@ int cu__linear(struct dev *d, const struct op_linear *a)
     r->u.linear.exact = !d->loose;
     r->u.linear.lt = d->lt;
     r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);
-    bool ok = mat_of(d, &a->dst, &r->u.linear.dst) && mat_of(d, &a->src, &r->u.linear.src) &&
-              vec_of(d, &a->bias, &r->u.linear.bias);
+    bool ok = cu__mat(d, &a->dst, &r->u.linear.dst) && cu__mat(d, &a->src, &r->u.linear.src) &&
+              cu__vec(d, &a->bias, &r->u.linear.bias);
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 
@@ -107,9 +106,9 @@ int cu__rope_kv(struct dev *d, const struct op_rope_kv *a)
     o->norm_eps = a->norm_eps;
     o->kv = &a->kv->kv;
     o->layer = a->layer;
-    bool ok = mat_of(d, &a->qkv, &o->qkv) && vec_of(d, &a->q_norm, &o->q_norm) &&
-              vec_of(d, &a->k_norm, &o->k_norm) &&
-              (a->style == ROPE_NONE || vec_of(d, &a->inv_freq, &o->inv_freq));
+    bool ok = cu__mat(d, &a->qkv, &o->qkv) && cu__vec(d, &a->q_norm, &o->q_norm) &&
+              cu__vec(d, &a->k_norm, &o->k_norm) &&
+              (a->style == ROPE_NONE || cu__vec(d, &a->inv_freq, &o->inv_freq));
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 
@@ -130,8 +129,8 @@ int cu__attn(struct dev *d, const struct op_attn *a)
     o->layer = a->layer;
     o->exact = !d->loose;
     o->wgmma = d->loose && d->cc == 90;
-    bool ok = mat_of(d, &a->dst, &o->dst) && mat_of(d, &a->qkv, &o->qkv) &&
-              vec_of(d, &a->sinks, &o->sinks);
+    bool ok = cu__mat(d, &a->dst, &o->dst) && cu__mat(d, &a->qkv, &o->qkv) &&
+              cu__vec(d, &a->sinks, &o->sinks);
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 
@@ -146,8 +145,8 @@ int cu__act_mul(struct dev *d, const struct op_act_mul *a)
         return ERR_NOMEM;
     r->u.act_mul.act = (int32_t)a->act;
     r->u.act_mul.rows = rows_of(d, a->dst.shape[0], &r->lone);
-    return undo(d, mat_of(d, &a->dst, &r->u.act_mul.dst) &&
-                           mat_of(d, &a->gate_up, &r->u.act_mul.gate_up)
+    return undo(d, cu__mat(d, &a->dst, &r->u.act_mul.dst) &&
+                           cu__mat(d, &a->gate_up, &r->u.act_mul.gate_up)
                        ? 0
                        : ERR_INVAL);
 }
@@ -159,7 +158,7 @@ int cu__gather(struct dev *d, const struct op_gather *a)
     struct rec *r = cu__record(d, REC_GATHER);
     if (!r)
         return ERR_NOMEM;
-    return undo(d, mat_of(d, &a->dst, &r->u.gather.dst) && mat_of(d, &a->src, &r->u.gather.src)
+    return undo(d, cu__mat(d, &a->dst, &r->u.gather.dst) && cu__mat(d, &a->src, &r->u.gather.src)
                        ? 0
                        : ERR_INVAL);
 }
@@ -176,7 +175,7 @@ int cu__scale(struct dev *d, const struct op_scale *a)
     r->u.scale.scale = a->scale;
     r->u.scale.softcap = a->softcap;
     r->u.scale.rows = rows_of(d, a->x.shape[0], &r->lone);
-    return undo(d, mat_of(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
+    return undo(d, cu__mat(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
 }
 
 /* Small and rare: launched at once; the arrays are staged by the runtime. */

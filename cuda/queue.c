@@ -59,8 +59,7 @@ static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *
     }
 }
 
-/* An op on rows that are not the step's has a count of its own. */
-static int lone_step(struct dev *d, int n, struct cu_step *s)
+int cu__lone_step(struct dev *d, int n, struct cu_step *s)
 {
     struct cu_count c = {.n_row = n, .n_logit = n};
     int rc = cu__grow(d, &d->dev_lone, sizeof c, false);
@@ -69,11 +68,20 @@ static int lone_step(struct dev *d, int n, struct cu_step *s)
                           .row_max = n,
                           .logit_max = n,
                           .split_max = 1};
-    return rc ? rc
-              : cu__check(
-                    d,
-                    cudaMemcpyAsync(d->dev_lone.p, &c, sizeof c, cudaMemcpyHostToDevice, d->stream),
-                    "count");
+    if (rc || n == d->lone_n)
+        return rc;
+    d->lone_n = n;
+    return cu__check(
+        d, cudaMemcpyAsync(d->dev_lone.p, &c, sizeof c, cudaMemcpyHostToDevice, d->stream),
+        "count");
+}
+
+int cu__gemm_room(struct dev *d, const struct cu_weight *w, int n)
+{
+    size_t bytes = cu_linear_ws(w, n);
+    if (bytes > d->ws.n)
+        cu__graphs_drop(d);
+    return cu__grow(d, &d->ws, bytes, true);
 }
 
 static int launch_all(struct dev *d)
@@ -82,7 +90,7 @@ static int launch_all(struct dev *d)
     struct cu_step lone;
     for (int i = 0; i < d->n_rec && !rc; i++) {
         const struct rec *r = &d->rec[i];
-        if (r->lone && (rc = lone_step(d, r->lone, &lone)))
+        if (r->lone && (rc = cu__lone_step(d, r->lone, &lone)))
             break;
         rc = cu__launched(d, rec_launch(d, r, r->lone ? &lone : &d->step), names[r->kind]);
     }
