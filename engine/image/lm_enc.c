@@ -109,11 +109,11 @@ static void load_layer(struct nn_load *l, const struct lm_enc *m, struct layer *
                                      .n_name = 3,
                                      .n_in = m->dim,
                                      .n_out = {nq, nk, nk}});
-    unsigned opt = NN_NO_BIAS | NN_OPTIONAL;
-    nn_load_norm(l, &y->q_norm, m->head_dim, opt, "%s%s", at, s->q_norm);
-    nn_load_norm(l, &y->k_norm, m->head_dim, opt, "%s%s", at, s->k_norm);
-    if (!l->rc && !y->q_norm.w.buf != !y->k_norm.w.buf)
-        l->rc = err_set(l->e, ERR_NOTFOUND, "%s%s or its like for q is absent", at, s->k_norm);
+    if (nn_load_has(l, NULL, "%s%s.weight", at, s->q_norm) ||
+        nn_load_has(l, NULL, "%s%s.weight", at, s->k_norm)) {
+        nn_load_norm(l, &y->q_norm, m->head_dim, NN_NO_BIAS, "%s%s", at, s->q_norm);
+        nn_load_norm(l, &y->k_norm, m->head_dim, NN_NO_BIAS, "%s%s", at, s->k_norm);
+    }
     nn_load_linear(l, &y->out, nq, m->dim, 0, "%s%s", at, s->o);
     nn_load_stack(l, &y->in,
                   &(struct nn_stack){.prefix = at,
