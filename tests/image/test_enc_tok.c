@@ -169,7 +169,7 @@ static void test_qwen(void **st)
     struct comp c = tok_comp(DATA "tok-qwen");
     (void)st;
     for (int i = 0; i < N_TEXT; i++) {
-        char what[8];
+        char what[16];
         snprintf(what, sizeof what, "%d", i);
         ids_equal(t, texts[i], what);
     }
