@@ -45,3 +45,20 @@ const float latent_rgb_sd3[17][3] = {
     {-0.0709f, -0.07285f, -0.06295f},
     {0.5f, 0.5f, 0.5f},
 };
+
+/* As programs for these models have long used them. */
+const float latent_rgb_sd1[5][3] = {
+    {0.1756f, 0.11485f, 0.16135f},  {0.1625f, 0.2487f, 0.1175f}, {-0.14145f, 0.0881f, 0.13605f},
+    {-0.106f, -0.1308f, -0.35885f}, {0.5f, 0.5f, 0.5f},
+};
+
+const float latent_rgb_sdxl[5][3] = {
+    {0.18255f, 0.2116f, 0.21705f},   {-0.12665f, -0.0021f, 0.0534f}, {0.0538f, 0.05555f, -0.0181f},
+    {-0.15825f, -0.1246f, -0.1094f}, {0.5542f, 0.49125f, 0.49945f},
+};
+
+/* Fitted: tests/image/fit_preview.py models/tiny-t2i. */
+const float latent_rgb_tiny[5][3] = {
+    {0.1275f, 0.2692f, 0.4571f},  {-0.0529f, 0.1701f, 0.5720f}, {-0.1797f, -0.1847f, -0.2448f},
+    {-0.0063f, 0.0725f, 0.0871f}, {0.7020f, 0.7293f, 0.8646f},
+};
