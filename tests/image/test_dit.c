@@ -139,6 +139,14 @@ static void conds_make(struct rig *r, const struct sample *s, int n, struct img_
     free(states);
 }
 
+static void run_rows(struct rig *r, const struct img_row *row, int n)
+{
+    if (r->qwen)
+        dit_qwen_run(r->qwen, &r->n, row, n);
+    else
+        dit_zimage_run(r->z, &r->n, row, n);
+}
+
 /* One pass of n samples; out[i] [C, h, w]. */
 static void pass(struct rig *r, const struct sample *s, int n, float **out)
 {
@@ -153,10 +161,7 @@ static void pass(struct rig *r, const struct sample *s, int n, float **out)
             row[i].out = out[i];
         }
         nn_begin(&r->n, dry);
-        if (r->qwen)
-            dit_qwen_run(r->qwen, &r->n, row, n);
-        else
-            dit_zimage_run(r->z, &r->n, row, n);
+        run_rows(r, row, n);
         if (dry)
             reserve(r);
         else
@@ -307,11 +312,196 @@ static void test_zimage(void **state)
     every_table("z");
 }
 
+/* ---- what is refused ---- */
+
+struct damage {
+    const char *model, *config, *says;
+    int rc;
+};
+#define Q_CONFIG(heads, head, axes, more)                                                          \
+    "{\"in_channels\": 16, \"out_channels\": 4, \"num_layers\": 2, \"attention_head_dim\": " head  \
+    ", \"num_attention_heads\": " heads ", \"axes_dims_rope\": " axes more "}"
+#define Z_CONFIG(dim, axes, more)                                                                  \
+    "{\"in_channels\": 4, \"dim\": " dim ", \"n_heads\": 2, \"n_layers\": 2, "                     \
+    "\"n_refiner_layers\": 1, \"axes_dims\": " axes more "}"
+static const struct damage damages[] = {
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 4]", ", \"joint_attention_dim\": 48"), "txt_norm.weight",
+     ERR_INVAL},
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 6]", ""), "axes_dims_rope", ERR_INVAL},
+    {"qwen", Q_CONFIG("2", "16", "[7, 5, 4]", ""), "axes_dims_rope", ERR_INVAL},
+    {"qwen", Q_CONFIG("2", "16", "[8, 8]", ""), "axes_dims_rope", ERR_INVAL},
+    {"qwen", Q_CONFIG("0", "16", "[8, 4, 4]", ""), "num_attention_heads", ERR_INVAL},
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 4]", ", \"guidance_embeds\": true"), "guidance_embeds",
+     ERR_UNSUPPORTED},
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 4]", ", \"use_layer3d_rope\": true"), "use_layer3d_rope",
+     ERR_UNSUPPORTED},
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 4]", ", \"patch_size\": 3"), "patch_size", ERR_INVAL},
+    {"qwen", Q_CONFIG("2", "16", "[8, 4, 4]", ", \"joint_attention_dim\": \"x\""),
+     "joint_attention_dim", ERR_INVAL},
+    {"z", Z_CONFIG("32", "[8, 4, 4]", ", \"cap_feat_dim\": 48"), "cap_embedder.0", ERR_INVAL},
+    {"z", Z_CONFIG("33", "[8, 4, 4]", ""), "n_heads", ERR_INVAL},
+    {"z", Z_CONFIG("32", "[8, 4, 2]", ""), "axes_dims", ERR_INVAL},
+    {"z", Z_CONFIG("32", "[8, 4, 4]", ", \"all_patch_size\": [4]"), "all_x_embedder.4-1",
+     ERR_NOTFOUND},
+    {"z", Z_CONFIG("64", "[16, 8, 8]", ", \"cap_feat_dim\": 32"), "tensor", ERR_INVAL},
+};
+
+static int open_with(struct rig *r, const char *config, struct err *e)
+{
+    struct comp c = *img_files_comp(r->f, "transformer");
+    struct nn_weights *w = NULL;
+    struct dit_qwen *q = NULL;
+    struct dit_zimage *z = NULL;
+    assert_int_equal(config_open_text(&c.cfg, config, strlen(config), "config.json", e), 0);
+    assert_int_equal(nn_weights_open(&w, r->be, r->dev, PRECISION_F32, e), 0);
+    int rc = r->qwen ? dit_qwen_open(&q, w, &c, e) : dit_zimage_open(&z, w, &c, e);
+    dit_qwen_close(q);
+    dit_zimage_close(z);
+    nn_weights_close(w);
+    config_close(c.cfg);
+    return rc;
+}
+
+static void test_damage(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        const struct damage *d = &damages[i];
+        struct err e = {0};
+        struct rig r;
+        rig_open(&r, "cpu", NULL, PRECISION_F32, d->model);
+        int rc = open_with(&r, d->config, &e);
+        if (rc != d->rc || !strstr(e.text, d->says))
+            fail_msg("case %zu: %d \"%s\", expected %d naming %s", i, rc, e.text, d->rc, d->says);
+        rig_close(&r);
+    }
+    struct err e = {0};
+    struct rig r;
+    rig_open(&r, "cpu", NULL, PRECISION_F32, "qwen");
+    int rc = open_with(&r,
+                       "{\"in_channels\": 16, \"out_channels\": 4, \"num_layers\": 3, "
+                       "\"attention_head_dim\": 16, \"num_attention_heads\": 2, "
+                       "\"joint_attention_dim\": 32, \"axes_dims_rope\": [8, 4, 4]}",
+                       &e);
+    assert_int_equal(rc, ERR_NOTFOUND);
+    assert_non_null(strstr(e.text, "transformer_blocks.2."));
+    rig_close(&r);
+}
+
+/* A plan finds and counts the same weights and gives the same work memory as what is opened. */
+static void test_plan(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen", "z"};
+    for (int k = 0; k < 2; k++) {
+        struct rig r;
+        struct err e = {0};
+        struct nn_weights *w = NULL;
+        struct dit_qwen *q = NULL;
+        struct dit_zimage *z = NULL;
+        struct img_cond cond = {.n_tok = 32};
+        struct img_row row = {.h = 8, .w = 12, .cond = &cond};
+        size_t peak[2];
+        rig_open(&r, "cpu", NULL, PRECISION_F32, models[k]);
+        struct comp *c = img_files_comp(r.f, "transformer");
+        struct nn n = {.be = r.be, .mul = r.n.mul};
+        assert_int_equal(nn_weights_open(&w, r.be, NULL, PRECISION_F32, &e), 0);
+        assert_int_equal(r.qwen ? dit_qwen_open(&q, w, c, &e) : dit_zimage_open(&z, w, c, &e), 0);
+        assert_int_equal(nn_weights_bytes(w), nn_weights_bytes(r.w));
+        for (int i = 0; i < 2; i++) {
+            struct nn *one = i ? &n : &r.n;
+            nn_begin(one, true);
+            if (r.qwen)
+                dit_qwen_run(i ? q : r.qwen, one, &row, 1);
+            else
+                dit_zimage_run(i ? z : r.z, one, &row, 1);
+            assert_int_equal(nn_end(one, &e), 0);
+            peak[i] = one->mem.peak;
+        }
+        assert_true(peak[0] > 0);
+        assert_int_equal(peak[0], peak[1]);
+        dit_qwen_close(q);
+        dit_zimage_close(z);
+        nn_weights_close(w);
+        rig_close(&r);
+    }
+}
+
+/* Every allocation of an opening fails once: an error, and nothing is lost. */
+static void failing_open(struct rig *r)
+{
+    struct comp *c = img_files_comp(r->f, "transformer");
+    struct err e = {0};
+    int rc = -1;
+    for (long i = 1; rc && i < 3000; i++) {
+        struct nn_weights *w = NULL;
+        struct dit_qwen *q = NULL;
+        struct dit_zimage *z = NULL;
+        assert_int_equal(nn_weights_open(&w, r->be, r->dev, PRECISION_F32, &e), 0);
+        mem_fail_after(i, true);
+        rc = r->qwen ? dit_qwen_open(&q, w, c, &e) : dit_zimage_open(&z, w, c, &e);
+        mem_fail_after(0, false);
+        assert_true(rc == 0 || rc == ERR_NOMEM);
+        dit_qwen_close(q);
+        dit_zimage_close(z);
+        nn_weights_close(w);
+    }
+    assert_int_equal(rc, 0);
+}
+
+/* The same of a pass, which works again afterwards; then states of another width, then too small a work buffer. */
+static void failing_pass(struct rig *r, struct img_row *row, struct img_cond *cond)
+{
+    struct err e = {0};
+    int rc = -1;
+    for (long i = 1; rc && i < 200; i++) {
+        nn_begin(&r->n, false);
+        mem_fail_after(i, true);
+        run_rows(r, row, 1);
+        mem_fail_after(0, false);
+        rc = nn_end(&r->n, &e);
+        assert_true(rc == 0 || rc == ERR_NOMEM);
+    }
+    assert_int_equal(rc, 0);
+    cond->dim++;
+    nn_begin(&r->n, false);
+    run_rows(r, row, 1);
+    assert_int_equal(nn_end(&r->n, &e), ERR_INVAL);
+    cond->dim--;
+    r->n.mem.cap /= 2;
+    nn_begin(&r->n, false);
+    run_rows(r, row, 1);
+    assert_int_equal(nn_end(&r->n, &e), ERR_NOMEM);
+}
+
+static void test_no_memory(void **state)
+{
+    (void)state;
+    static const char *const models[] = {"qwen", "z"};
+    float latent[C * 8 * 4] = {0.5f}, out[C * 8 * 4], states[40 * 32] = {1}, *at = out;
+    const struct sample s = {
+        .h = 8, .w = 4, .n_tok = 40, .t = 500, .latent = latent, .states = states};
+    for (int k = 0; k < 2; k++) {
+        struct rig r;
+        struct img_cond *cond;
+        rig_open(&r, "cpu", NULL, PRECISION_F32, models[k]);
+        failing_open(&r);
+        pass(&r, &s, 1, &at); /* makes room in the work buffer */
+        conds_make(&r, &s, 1, &cond);
+        struct img_row row = {
+            .h = 8, .w = 4, .cond = cond, .timestep = 500, .latent = latent, .out = out};
+        failing_pass(&r, &row, cond);
+        cond_free(cond);
+        rig_close(&r);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_zimage),
+        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_zimage),
+        cmocka_unit_test(test_damage),    cmocka_unit_test(test_plan),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
