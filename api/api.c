@@ -3,6 +3,7 @@
 #include <stdlib.h>
 
 #include "api/api_impl.h"
+#include "api/image_store.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 
@@ -31,6 +32,18 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
         a->o.max_n = REQ_N_MAX;
     if (a->o.queue_timeout_s == 0)
         a->o.queue_timeout_s = 60;
+    set_default(&a->o.max_image_n, 10);
+    if (a->o.max_image_n > REQ_N_MAX)
+        a->o.max_image_n = REQ_N_MAX;
+    if (a->o.image_url_ttl_s <= 0)
+        a->o.image_url_ttl_s = 3600;
+    if (a->o.image_store_bytes == 0)
+        a->o.image_store_bytes = (size_t)256 << 20;
+    a->images = image_store_open(a->o.image_store_bytes, (int64_t)(a->o.image_url_ttl_s * 1e6));
+    if (!a->images) {
+        api_close(a);
+        return err_set(e, ERR_NOMEM, "no memory");
+    }
     *out = a;
     return 0;
 }
@@ -52,6 +65,7 @@ void api_close(struct api *a)
         return;
     for (int i = 0; i < a->n_model; i++)
         model_free(&a->model[i]);
+    image_store_close(a->images);
     free(a);
 }
 
@@ -154,17 +168,40 @@ static const char *taken(struct api *a, const char *name, const char *aliases, s
     return NULL;
 }
 
-int api_model_add(struct api *a, const char *name, const char *aliases, const char *path,
-                  const char *chat_template, struct err *e)
+static int check_name(struct api *a, const char *name, const char *aliases, struct err *e)
 {
     size_t n;
     if (a->n_model == API_MODELS_MAX)
         return err_set(e, ERR_LIMIT, "more than %d models", API_MODELS_MAX);
     const char *twice = taken(a, name, aliases, &n);
-    if (twice)
-        return err_set(e, ERR_INVAL, "two models are named %.*s", (int)n, twice);
+    return twice ? err_set(e, ERR_INVAL, "two models are named %.*s", (int)n, twice) : 0;
+}
+
+static int add(struct api *a, const struct api_model *m, const char *name, const char *aliases)
+{
+    struct api_model *at = &a->model[a->n_model];
+    *at = *m;
+    at->name = xstrdup(name);
+    at->aliases = aliases ? xstrdup(aliases) : NULL;
+    return a->n_model++;
+}
+
+int api__image_model_add(struct api *a, const char *name, const char *aliases, struct err *e)
+{
     struct api_model m = {.created = clock_unix()};
-    int rc = text_model_open(&m.text, path, e);
+    int rc = check_name(a, name, aliases, e);
+    return rc ? rc : add(a, &m, name, aliases);
+}
+
+int api_model_add(struct api *a, const char *name, const char *aliases, const char *path,
+                  const char *chat_template, struct err *e)
+{
+    if (eng_path_is_image(path)) /* its files are the engine's business alone */
+        return api__image_model_add(a, name, aliases, e);
+    struct api_model m = {.created = clock_unix()};
+    int rc = check_name(a, name, aliases, e);
+    if (!rc)
+        rc = text_model_open(&m.text, path, e);
     if (!rc)
         rc = open_template(&m, chat_template, e);
     if (!rc)
@@ -173,10 +210,7 @@ int api_model_add(struct api *a, const char *name, const char *aliases, const ch
         model_free(&m);
         return rc;
     }
-    m.name = xstrdup(name);
-    m.aliases = aliases ? xstrdup(aliases) : NULL;
-    a->model[a->n_model] = m;
-    return a->n_model++;
+    return add(a, &m, name, aliases);
 }
 
 void api_model_ready(struct api *a, int model, const struct eng_info *info)
@@ -184,6 +218,8 @@ void api_model_ready(struct api *a, int model, const struct eng_info *info)
     struct api_model *m = &a->model[model];
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
+    if (info->image)
+        m->image = *info->image;
     m->ready = true;
 }
 

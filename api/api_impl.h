@@ -11,15 +11,16 @@
 #define API_MODELS_MAX 32
 
 struct api_model {
-    char *name;    /* what clients say */
-    char *aliases; /* comma separated or NULL */
-    struct text_model *text;
+    char *name;                /* what clients say */
+    char *aliases;             /* comma separated or NULL */
+    struct text_model *text;   /* NULL: an image model */
     struct api_template *tmpl; /* NULL: no chat template */
     char *tmpl_error;          /* why not, when the file has one that does not compile */
     int64_t created;           /* seconds since 1970, when it was added */
     bool ready;
-    int32_t n_ctx, n_vocab; /* in force; from the engine */
-    bool developer;         /* the template knows the role of that name */
+    int32_t n_ctx, n_vocab;      /* in force; from the engine */
+    bool developer;              /* the template knows the role of that name */
+    struct eng_image_info image; /* of an image model; known once it is ready */
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
@@ -30,6 +31,7 @@ struct api {
     struct api_opts o;
     struct api_model model[API_MODELS_MAX];
     int n_model;
+    struct image_store *images; /* pictures behind addresses */
 };
 
 /* Endpoints; each is the prepare function of a route. */
@@ -40,6 +42,12 @@ int api_model(struct api_call *c);
 int api_tokenize(struct api_call *c);
 int api_detokenize(struct api_call *c);
 
+int api_images_generations(struct api_call *c);
+int api_images_edits(struct api_call *c);
+int api_images_file(struct api_call *c);
+
+/* Serve an image model under this name, as api_model_add does for a path that holds one. */
+int api__image_model_add(struct api *a, const char *name, const char *aliases, struct err *e);
 /* The model that `name` means (name or alias), or NULL. */
 struct api_model *api__model_find(struct api *a, const char *name, size_t n, int *index);
 
@@ -79,7 +87,9 @@ const char *api__json_type(const json_t *v); /* "an integer", "a string", ... */
 /* Top-level fields outside both NULL-terminated lists: 400 in strict mode, else a warning header. */
 int api__check_fields(struct api_call *c, json_t *o, const char *const *known,
                       const char *const *own);
-/* "model" of a request -> model; ends the call when missing, unknown or still loading. */
+/* "model" of a request -> text model; ends the call when missing, unknown, of the other kind or still loading. */
 struct api_model *api__get_model(struct api_call *c, json_t *o);
+/* The same for image models; the first of them when the request names none. */
+struct api_model *api__get_image_model(struct api_call *c, json_t *o);
 
 #endif

@@ -299,6 +299,30 @@ int api__check_fields(struct api_call *c, json_t *o, const char *const *known,
     return 0;
 }
 
+/* Take the model with this name (n bytes) or end the call. */
+static struct api_model *find_model(struct api_call *c, const char *name, size_t n)
+{
+    struct api_model *m = api__model_find(c->api, name, n, &c->model);
+    if (!m) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "The model '%.100s' does not exist. GET /v1/models lists those served.", name);
+        api__refuse(c, 404, "model", "model_not_found", text);
+    }
+    return m;
+}
+
+/* It is of the right kind: may it work already? */
+static struct api_model *use_model(struct api_call *c, struct api_model *m)
+{
+    snprintf(c->model_name, sizeof c->model_name, "%s", m->name);
+    if (!m->ready || c->loading) {
+        api_fail(c, ERR_AGAIN, NULL, "The model is still loading.", 1);
+        return NULL;
+    }
+    return m;
+}
+
 struct api_model *api__get_model(struct api_call *c, json_t *o)
 {
     json_t *v = json_object_get(o, "model");
@@ -310,20 +334,40 @@ struct api_model *api__get_model(struct api_call *c, json_t *o)
         wrong_type(c, "model", "a string", v);
         return NULL;
     }
-    struct api_model *m =
-        api__model_find(c->api, json_string_value(v), json_string_length(v), &c->model);
-    if (!m) {
+    struct api_model *m = find_model(c, json_string_value(v), json_string_length(v));
+    if (m && !m->text) {
         char text[300];
         snprintf(text, sizeof text,
-                 "The model '%.100s' does not exist. GET /v1/models lists those served.",
-                 json_string_value(v));
-        api__refuse(c, 404, "model", "model_not_found", text);
+                 "The model '%.100s' makes pictures and is not supported by this endpoint. Did you "
+                 "mean to use /v1/images/generations?",
+                 m->name);
+        api__refuse(c, 404, "model", NULL, text);
         return NULL;
     }
-    snprintf(c->model_name, sizeof c->model_name, "%s", m->name);
-    if (!m->ready || c->loading) {
-        api_fail(c, ERR_AGAIN, NULL, "The model is still loading.", 1);
-        return NULL;
+    return m ? use_model(c, m) : NULL;
+}
+
+struct api_model *api__get_image_model(struct api_call *c, json_t *o)
+{
+    json_t *v = json_object_get(o, "model");
+    struct api_model *m = NULL;
+    if (v && !json_is_null(v)) {
+        if (!json_is_string(v)) {
+            wrong_type(c, "model", "a string", v);
+            return NULL;
+        }
+        m = find_model(c, json_string_value(v), json_string_length(v));
+        if (m && m->text) {
+            api__bad(c, "model", "invalid_value",
+                     "The model '%.100s' writes text; it cannot make pictures.", m->name);
+            return NULL;
+        }
+        return m ? use_model(c, m) : NULL;
     }
-    return m;
+    for (int i = 0; i < c->api->n_model && !m; i++)
+        if (!c->api->model[i].text)
+            m = &c->api->model[c->model = i];
+    if (!m)
+        api__refuse(c, 404, "model", "model_not_found", "No image model is served.");
+    return m ? use_model(c, m) : NULL;
 }

@@ -1,13 +1,39 @@
 /* GET /v1/models and /v1/models/NAME, POST /tokenize and /detokenize. */
 #include "api/gen.h"
+#include "api/images_impl.h"
+
+/* What an image model can do, once its engine has said so. */
+static void put_image_meta(struct buf *b, const struct eng_image_info *im)
+{
+    buf_str(b, "\"kind\":\"image\",\"meta\":{\"arch\":");
+    buf_json(b, im->pipeline, strlen(im->pipeline));
+    buf_fmt(b,
+            ",\"size_default\":%d,\"size_min\":%d,\"size_max\":%d,\"size_step\":%d,"
+            "\"pixels_max\":%lld,\"steps_default\":%d,\"steps_max\":%d,\"guidance_default\":%g,"
+            "\"guidance_max\":%g,",
+            im->size_default, im->size_min, im->size_max, im->size_step, (long long)im->pixels_max,
+            im->steps_default, im->steps_max, (double)im->guidance_default,
+            (double)im->guidance_max);
+    buf_fmt(b, "\"negative_prompt\":%s,\"edit\":%s,\"refiner\":%s,\"sampler_default\":\"%s\"}}",
+            im->negative ? "true" : "false", im->edit ? "true" : "false",
+            im->refiner ? "true" : "false", img_sampler_name(im->sampler_default));
+}
 
 static void put_model(struct buf *b, const struct api_model *m)
 {
     buf_str(b, "{\"id\":");
     buf_json(b, m->name, strlen(m->name));
-    buf_fmt(b,
-            ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"stepd\",\"max_model_len\":%d,",
-            (long long)m->created, m->n_ctx ? m->n_ctx : m->text->n_ctx_train);
+    buf_fmt(b, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"stepd\",",
+            (long long)m->created);
+    if (!m->text) {
+        if (m->ready)
+            put_image_meta(b, &m->image);
+        else
+            buf_str(b, "\"kind\":\"image\"}");
+        return;
+    }
+    buf_fmt(b, "\"max_model_len\":%d,\"kind\":\"text\",",
+            m->n_ctx ? m->n_ctx : m->text->n_ctx_train);
     buf_str(b, "\"meta\":{\"arch\":");
     buf_json(b, m->text->arch, strlen(m->text->arch));
     buf_fmt(b, ",\"n_vocab\":%d,\"n_params\":%lld,\"size\":%lld}}", tok_n_vocab(m->text->tok),
@@ -135,6 +161,20 @@ static int detokenize(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
+/* The text model, if there is exactly one. */
+static const struct api_model *only_text(const struct api *a)
+{
+    const struct api_model *m = NULL;
+    for (int i = 0; i < a->n_model; i++) {
+        if (!a->model[i].text)
+            continue;
+        if (m)
+            return NULL;
+        m = &a->model[i];
+    }
+    return m;
+}
+
 /* "model" may be left out when there is only one. */
 static int with_model(struct api_call *c, int (*fn)(struct api_call *, struct gen *, json_t *))
 {
@@ -143,8 +183,9 @@ static int with_model(struct api_call *c, int (*fn)(struct api_call *, struct ge
     if (!o)
         return ERR_INVAL;
     struct api_model *m = NULL;
-    if (!json_object_get(o, "model") && c->api->n_model == 1 &&
-        json_object_set_new(o, "model", json_string(c->api->model[0].name)))
+    const struct api_model *only = only_text(c->api);
+    if (!json_object_get(o, "model") && only &&
+        json_object_set_new(o, "model", json_string(only->name)))
         api__nomem(c);
     else
         m = api__get_model(c, o);

@@ -11,6 +11,35 @@
 #include "api/api_impl.h"
 #include "tests/unxz.h"
 
+const struct eng_image_info api_run_sd = {.size_default = 64,
+                                          .size_min = 32,
+                                          .size_max = 128,
+                                          .size_step = 8,
+                                          .pixels_max = 128 * 96,
+                                          .steps_default = 20,
+                                          .steps_max = 30,
+                                          .guidance_default = 7.5f,
+                                          .guidance_max = 30,
+                                          .negative = true,
+                                          .edit = true,
+                                          .sampler_default = IMG_SAMPLER_DDIM,
+                                          .schedule_default = IMG_SCHEDULE_NORMAL,
+                                          .pipeline = "StableDiffusionPipeline"};
+const struct eng_image_info api_run_flow = {.size_default = 64,
+                                            .size_min = 32,
+                                            .size_max = 128,
+                                            .size_step = 16,
+                                            .pixels_max = 128 * 128,
+                                            .steps_default = 4,
+                                            .steps_max = 50,
+                                            .guidance_default = 3.5f,
+                                            .guidance_max = 10,
+                                            .refiner = true,
+                                            .refiner_switch_default = 0.8f,
+                                            .sampler_default = IMG_SAMPLER_FLOW_EULER,
+                                            .schedule_default = IMG_SCHEDULE_NORMAL,
+                                            .pipeline = "FluxPipeline"};
+
 struct api *api_run_open(const char *file, int32_t n_ctx, struct tokenizer **tok)
 {
     struct api *a = NULL;
@@ -29,11 +58,29 @@ struct api *api_run_open(const char *file, int32_t n_ctx, struct tokenizer **tok
     return a;
 }
 
+void api_run_image_model(struct api *a, const char *name, const struct eng_image_info *im)
+{
+    struct err e = {0};
+    int at = api__image_model_add(a, name, NULL, &e);
+    if (at < 0)
+        fail_msg("%s", e.text);
+    struct eng_info info = {.image = im};
+    api_model_ready(a, at, &info);
+}
+
 void api_run_start(struct api *a, struct api_call *c, const char *path, const char *body)
 {
+    api_run_send(a, c, path, view_str(body), NULL);
+}
+
+void api_run_send(struct api *a, struct api_call *c, const char *path, struct view body,
+                  const char *content_type)
+{
     const char *allow = NULL;
-    *c = (struct api_call){.api = a, .method = "POST", .path = path, .body = body};
-    c->body_len = strlen(body);
+    *c = (struct api_call){.api = a, .method = "POST", .path = path, .body = body.p};
+    c->body_len = body.len;
+    c->content_type = content_type;
+    c->host = "pictures.example:8000";
     c->request_id = "req-test";
     c->created = 1700000000;
     c->route = api_route_find("POST", path, &allow);
@@ -77,6 +124,57 @@ void api_run_done(struct api_call *c, int req, int32_t n_cached)
     api_event(c, req, &ev);
 }
 
+static struct img_pixels *filled(int w, int h, const uint8_t rgb[3])
+{
+    if (!w)
+        return NULL;
+    struct img_pixels *p = img_pixels_new(w, h);
+    for (int i = 0; p && i < w * h; i++)
+        memcpy(p->rgb + 3 * i, rgb, 3);
+    return p;
+}
+
+void api_run_step(struct api_call *c, int choice, int index, int w, int h, const uint8_t rgb[3])
+{
+    struct event ev = {.kind = EV_IMAGE_STEP, .choice = choice, .index = index, .total = 4};
+    ev.eta_us = 1500000;
+    ev.px = filled(w, h, rgb);
+    api_event(c, 0, &ev);
+}
+
+void api_run_picture(struct api_call *c, int choice, int w, int h, const uint8_t rgb[3])
+{
+    struct event ev = {.kind = EV_IMAGE, .choice = choice, .n_prompt = 7, .n_output = 16};
+    ev.px = filled(w, h, rgb);
+    assert_non_null(ev.px);
+    api_event(c, 0, &ev);
+}
+
+void api_run_pictures_done(struct api_call *c, int n)
+{
+    struct event ev = {.kind = EV_DONE, .n_prompt = 7, .n_output = 16 * n};
+    ev.encode_us = 1000, ev.denoise_us = 20000, ev.decode_us = 3000;
+    api_event(c, 0, &ev);
+}
+
+void api_run_jobs(struct api_call *c, bool last_first)
+{
+    struct api_job *list = c->job, *back = NULL;
+    c->job = NULL;
+    while (last_first && list) {
+        struct api_job *j = list;
+        list = j->next;
+        j->next = back;
+        back = j;
+    }
+    for (struct api_job *j = last_first ? back : list, *next; j; j = next) {
+        next = j->next;
+        j->next = NULL;
+        j->run(j);
+        j->done(c, j);
+    }
+}
+
 static json_t *parse(const char *p, size_t n)
 {
     json_error_t e;
@@ -89,14 +187,20 @@ static json_t *parse(const char *p, size_t n)
 json_t *api_run_answer(const struct api_call *c)
 {
     const char *p = buf_cstr(&c->out), *end = p + c->out.len;
-    bool finished = false, error = false;
+    bool finished = false, error = false, pictures = false;
     if (!c->stream)
         return parse(p, c->out.len);
     json_t *all = json_array();
     while (p < end) {
-        const char *to = memmem(p, (size_t)(end - p), "\n\n", 2);
+        const char *to = memmem(p, (size_t)(end - p), "\n\n", 2), *name = NULL;
         assert_non_null(to);
         assert_false(finished || error);
+        if (memcmp(p, "event: ", 7) == 0) {
+            name = p + 7;
+            p = memchr(p, '\n', (size_t)(to - p));
+            assert_non_null(p++);
+            pictures = true;
+        }
         assert_memory_equal(p, "data: ", 6);
         p += 6;
         if (to - p == 6 && memcmp(p, "[DONE]", 6) == 0) {
@@ -104,11 +208,14 @@ json_t *api_run_answer(const struct api_call *c)
         } else {
             json_t *v = parse(p, (size_t)(to - p));
             error = json_object_get(v, "error");
+            const char *type = json_string_value(json_object_get(v, "type"));
+            assert_true(!name || (type && strncmp(name, type, strlen(type)) == 0 &&
+                                  name[strlen(type)] == '\n'));
             json_array_append_new(all, v);
         }
         p = to + 2;
     }
-    assert_true(!c->done || finished != error);
+    assert_true(!c->done || finished != error || (pictures && !finished));
     return all;
 }
 
@@ -167,4 +274,30 @@ const char *api_run_finish_reason(json_t *answer, int i)
             why = json_string_value(f);
     }
     return why;
+}
+
+const char *api_run_str(json_t *o, const char *key)
+{
+    return json_string_value(json_object_get(o, key));
+}
+
+long long api_run_int(json_t *o, const char *key)
+{
+    json_t *v = json_object_get(o, key);
+    if (!json_is_integer(v))
+        fail_msg("no integer %s", key);
+    return json_integer_value(v);
+}
+
+void api_run_error(struct api_call *c, int status, const char *param, const char *code)
+{
+    if (!c->done)
+        fail_msg("no error for %s", c->body);
+    json_t *v = api_run_answer(c), *e = json_object_get(v, "error");
+    const char *p = api_run_str(e, "param"), *k = api_run_str(e, "code");
+    if (c->status != status || strcmp(p ? p : "", param) != 0 ||
+        (code && strcmp(k ? k : "", code) != 0))
+        fail_msg("%s: %d %s", c->body, c->status, buf_cstr(&c->out));
+    assert_true(strlen(api_run_str(e, "message")) > 10);
+    json_decref(v);
 }
