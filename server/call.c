@@ -10,6 +10,12 @@
 #define POLL_EVENTS 128
 #define POLL_TURNS  8 /* event batches between two turns of the sockets */
 
+static bool is_image(const struct srv *s, int model)
+{
+    const struct eng_info *i = worker_engine(s->m[model].w);
+    return i && i->image;
+}
+
 /* Seconds until a place in the queue is likely: waiting requests over the measured service rate. */
 int srv_retry_after(const struct srv *s, int model)
 {
@@ -17,6 +23,11 @@ int srv_retry_after(const struct srv *s, int model)
     if (model < 0 || model >= s->n_model)
         return 5;
     worker_stats(s->m[model].w, &st);
+    if (is_image(s, model)) {
+        double each = st.image.us_per_image > 0 ? st.image.us_per_image / 1e6 : 10;
+        double eta = ceil(each * (st.image.waiting / 8 + 1));
+        return eta < 1 ? 1 : eta > 600 ? 600 : (int)eta;
+    }
     double rate = st.requests_per_s > 0.01 ? st.requests_per_s : 1;
     double sec = ceil((double)(st.waiting / 8 + 1) / rate);
     return sec < 1 ? 1 : sec > 60 ? 60 : (int)sec;
@@ -29,12 +40,27 @@ void srv_call_fail(struct xchg *x, int code, const char *text, int retry_after_s
     api_fail(&x->call, code, NULL, text, retry_after_s);
 }
 
+static void queue_full(struct xchg *x)
+{
+    struct sched_stats st;
+    char text[160] = "Too many requests are waiting; try again later.";
+    int model = x->call.model;
+    if (is_image(x->s, model)) {
+        worker_stats(x->s->m[model].w, &st);
+        double sec = st.image.us_per_image / 1e6 * (st.image.waiting + st.image.jobs);
+        int n = snprintf(text, sizeof(text), "%d image requests are waiting", st.waiting);
+        if (sec > 0)
+            n += snprintf(text + n, sizeof(text) - (size_t)n, " (about %.0f s)", ceil(sec));
+        snprintf(text + n, sizeof(text) - (size_t)n, "; try again later.");
+    }
+    srv_call_fail(x, ERR_FULL, text, srv_retry_after(x->s, model));
+}
+
 static void submit_failed(struct xchg *x, int code)
 {
     switch (code) {
     case ERR_FULL:
-        srv_call_fail(x, code, "Too many requests are waiting; try again later.",
-                      srv_retry_after(x->s, x->call.model));
+        queue_full(x);
         break;
     case ERR_DRAINING:
         srv_call_fail(x, code, "The server is shutting down.", 5);
@@ -74,6 +100,7 @@ static int submit_one(struct xchg *x, int i)
     t->model = c->model;
     t->index = i;
     t->n = r->n;
+    t->image = r->image != NULL;
     t->max_tokens = r->max_tokens;
     r->id = c->req_id[i] = t->id;
     int rc = worker_submit(s->m[c->model].w, r);
@@ -119,6 +146,7 @@ static void pool_done(uv_work_t *w, int status)
     s->in_pool--;
     if (!x->gone)
         submit(x);
+    srv_jobs_start(x);
     srv_call_resume(x);
     srv_loop_pump(s);
 }
@@ -171,6 +199,7 @@ void srv_call_start(struct xchg *x)
     }
     api_prepare(&x->call);
     submit(x);
+    srv_jobs_start(x);
 }
 
 void srv_call_resume(struct xchg *x)
@@ -194,7 +223,7 @@ void srv_call_gone(struct xchg *x)
         srv_call_resume(x);
 }
 
-static void run_commands(struct xchg *x)
+void srv_call_commands(struct xchg *x)
 {
     struct api_call *c = &x->call;
     for (int i = 0; i < c->n_cmd; i++) {
@@ -224,15 +253,21 @@ static void touch(struct xchg *x)
 static void on_event(struct srv *s, const struct event *ev)
 {
     struct slot *t = slots_find(&s->slots, ev->req);
-    if (!t)
+    if (!t) {
+        img_pixels_free(ev->px);
         return;
+    }
     struct xchg *x = t->x;
     bool last = ev->kind == EV_DONE || ev->kind == EV_ERROR;
     metrics_event(&s->metrics, t, ev);
     if (x) {
+        x->picture |= ev->px != NULL;
         api_event(&x->call, t->index, ev);
-        run_commands(x);
+        srv_call_commands(x);
+        srv_jobs_start(x);
         touch(x);
+    } else {
+        img_pixels_free(ev->px);
     }
     if (!last)
         return;
@@ -245,12 +280,14 @@ static void on_event(struct srv *s, const struct event *ev)
 static bool reader_stalled(const struct xchg *x)
 {
     int64_t len = (int64_t)srv_call_unsent(x), max = x->s->conf->max_unsent_bytes;
+    if (x->picture) /* a few pictures at once are what was asked for */
+        max *= 16;
     return x->queued && !x->stalled && len > max &&
            (len > 16 * max || clock_us() - x->conn->since_us > 250000);
 }
 
 /* After a batch of events: wake what has bytes, cut what does not read them. */
-static void settle(struct xchg *x)
+void srv_call_settle(struct xchg *x)
 {
     struct api_call *c = &x->call;
     if (c->done && x->n_live)
@@ -280,7 +317,7 @@ void srv_call_events(struct srv_model *m)
         struct xchg *x = s->touched;
         s->touched = x->touched;
         x->in_touched = false;
-        settle(x);
+        srv_call_settle(x);
     }
     srv_loop_pump(s);
 }
@@ -339,6 +376,7 @@ void srv_call_free(struct xchg *x)
             *p = x->touched;
             break;
         }
+    srv_jobs_leave(x);
     s->bodies -= x->body.len;
     api_call_free(&x->call);
     buf_free(&x->body);

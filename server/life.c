@@ -54,24 +54,47 @@ void srv_life_drain(struct srv *s, const char *why, int exit_code)
     srv_loop_pump(s);
 }
 
+static void log_model(const struct srv_model *m, const struct eng_info *e, int64_t ms)
+{
+    const struct eng_image_info *i = e->image;
+    if (i)
+        log_info("stepd", "model=%s backend=\"%s\" pipeline=%s size=%d steps=%d load_ms=%lld",
+                 m->name, e->backend, i->pipeline, i->size_default, i->steps_default,
+                 (long long)ms);
+    else
+        log_info("stepd", "model=%s backend=\"%s\" ctx=%d kv_blocks=%d load_ms=%lld", m->name,
+                 e->backend, e->n_ctx, e->n_block, (long long)ms);
+}
+
+/* A line to try for the first model of each kind. */
+static void print_curl(const struct srv *s, const char *at, bool image)
+{
+    int i = 0;
+    while (i < s->n_model && (worker_engine(s->m[i].w)->image != NULL) != image)
+        i++;
+    if (i == s->n_model)
+        return;
+    fprintf(stderr,
+            "  curl %s/v1/%s -H 'Content-Type: application/json'%s -d '{\"model\":\"%s\",%s}'\n",
+            at, image ? "images/generations" : "chat/completions",
+            s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "", s->m[i].name,
+            image ? "\"prompt\":\"a red cube\",\"response_format\":\"url\""
+                  : "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]");
+}
+
 static void announce(struct srv *s)
 {
     const char *url = s->l[0].url;
-    char curl[200];
-    for (int i = 0; i < s->n_model; i++) {
-        const struct eng_info *e = worker_engine(s->m[i].w);
-        log_info("stepd", "model=%s backend=\"%s\" ctx=%d kv_blocks=%d load_ms=%lld", s->m[i].name,
-                 e->backend, e->n_ctx, e->n_block, (long long)(clock_us() - s->start_us) / 1000);
-    }
+    char at[200];
+    for (int i = 0; i < s->n_model; i++)
+        log_model(&s->m[i], worker_engine(s->m[i].w), (clock_us() - s->start_us) / 1000);
     if (strncmp(url, "unix:", 5) == 0)
-        snprintf(curl, sizeof(curl), "--unix-socket %s http://localhost", url + 5);
+        snprintf(at, sizeof(at), "--unix-socket %s http://localhost", url + 5);
     else
-        snprintf(curl, sizeof(curl), "%s", url);
-    fprintf(stderr,
-            "stepd is ready on %s; try:\n"
-            "  curl %s/v1/chat/completions -H 'Content-Type: application/json'%s -d "
-            "'{\"model\":\"%s\",\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]}'\n",
-            url, curl, s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "", s->m[0].name);
+        snprintf(at, sizeof(at), "%s", url);
+    fprintf(stderr, "stepd is ready on %s; try:\n", url);
+    print_curl(s, at, false);
+    print_curl(s, at, true);
     srv_notify("READY=1\nSTATUS=serving\n");
 }
 

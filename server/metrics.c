@@ -83,9 +83,14 @@ static void on_end(struct metrics_model *m, const struct slot *t, const struct e
         m->finished[METRICS_ABORT]++;
         return;
     }
-    observe_span(m, HIST_TTFT, ev->arrival_us, ev->first_token_us);
     observe_span(m, HIST_E2E, ev->arrival_us, ev->done_us);
     observe_span(m, HIST_QUEUE, ev->arrival_us, ev->scheduled_us);
+    if (t->image) { /* the rest is about tokens */
+        observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
+        observe(m, HIST_PARAM_N, t->n);
+        return;
+    }
+    observe_span(m, HIST_TTFT, ev->arrival_us, ev->first_token_us);
     observe_span(m, HIST_PREFILL, ev->scheduled_us, ev->first_token_us);
     observe_span(m, HIST_DECODE, ev->first_token_us, ev->done_us);
     observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
@@ -113,9 +118,11 @@ void metrics_event(struct metrics *m, struct slot *t, const struct event *ev)
     case EV_ERROR:
         on_end(x, t, ev);
         break;
+    case EV_IMAGE:
+        metrics_finish(m, t->model, FINISH_STOP);
+        break;
     case EV_PROMPT:
     case EV_IMAGE_STEP:
-    case EV_IMAGE:
         break;
     }
 }

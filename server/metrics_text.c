@@ -7,13 +7,13 @@
 #include "server/metrics_impl.h"
 #include "server/srv.h"
 
-static void head(struct buf *b, const char *name, const char *type, const char *help)
+void metrics__head(struct buf *b, const char *name, const char *type, const char *help)
 {
     buf_fmt(b, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 /* {model_name="...",engine="0"} with `extra` ("le=\"1\"") inside; names are escaped as the format wants. */
-static void labels(struct buf *b, const struct srv_model *m, const char *extra)
+void metrics__labels(struct buf *b, const struct srv_model *m, const char *extra)
 {
     buf_str(b, "{model_name=\"");
     for (const char *p = m->name; *p; p++) {
@@ -58,14 +58,14 @@ static const struct {
 static void write_plain(struct srv *s, const struct sched_stats *st, struct buf *b)
 {
     for (size_t i = 0; i < sizeof(plain) / sizeof(plain[0]); i++) {
-        head(b, plain[i].name, plain[i].type, plain[i].help);
+        metrics__head(b, plain[i].name, plain[i].type, plain[i].help);
         for (int m = 0; m < s->n_model; m++) {
             const char *at = (const char *)&st[m] + plain[i].at;
             unsigned long long v = plain[i].v == V_INT   ? (unsigned long long)*(const int *)at
                                    : plain[i].v == V_I32 ? (unsigned long long)*(const int32_t *)at
                                                          : *(const uint64_t *)at;
             buf_str(b, plain[i].name);
-            labels(b, &s->m[m], NULL);
+            metrics__labels(b, &s->m[m], NULL);
             buf_fmt(b, " %llu\n", v);
         }
     }
@@ -73,14 +73,15 @@ static void write_plain(struct srv *s, const struct sched_stats *st, struct buf 
 
 static void write_cache(struct srv *s, const struct sched_stats *st, struct buf *b)
 {
-    head(b, "vllm:kv_cache_usage_perc", "gauge", "Part of the cache blocks in use, 0 to 1.");
+    metrics__head(b, "vllm:kv_cache_usage_perc", "gauge",
+                  "Part of the cache blocks in use, 0 to 1.");
     for (int m = 0; m < s->n_model; m++) {
         int32_t all = st[m].blocks_total;
         buf_str(b, "vllm:kv_cache_usage_perc");
-        labels(b, &s->m[m], NULL);
+        metrics__labels(b, &s->m[m], NULL);
         buf_fmt(b, " %.6g\n", all > 0 ? (double)st[m].blocks_used / all : 0.0);
     }
-    head(b, "vllm:cache_config_info", "gauge", "Shape of the cache.");
+    metrics__head(b, "vllm:cache_config_info", "gauge", "Shape of the cache.");
     for (int m = 0; m < s->n_model; m++) {
         const struct eng_info *i = worker_engine(s->m[m].w);
         char extra[160];
@@ -89,24 +90,24 @@ static void write_cache(struct srv *s, const struct sched_stats *st, struct buf 
         snprintf(extra, sizeof(extra), "block_size=\"%d\",num_gpu_blocks=\"%d\",backend=\"%s\"",
                  i->block_len, i->n_block, i->backend);
         buf_str(b, "vllm:cache_config_info");
-        labels(b, &s->m[m], extra);
+        metrics__labels(b, &s->m[m], extra);
         buf_str(b, " 1\n");
     }
-    head(b, "stepd:step_seconds_total", "counter", "Time inside engine steps.");
+    metrics__head(b, "stepd:step_seconds_total", "counter", "Time inside engine steps.");
     for (int m = 0; m < s->n_model; m++) {
         buf_str(b, "stepd:step_seconds_total");
-        labels(b, &s->m[m], NULL);
+        metrics__labels(b, &s->m[m], NULL);
         buf_fmt(b, " %.6f\n", (double)st[m].step_us_total / 1e6);
     }
 }
 
 static void write_gap(struct srv *s, const struct sched_stats *st, struct buf *b)
 {
-    head(b, "stepd:step_gap_seconds_total", "counter",
-         "Time between engine steps while there was work.");
+    metrics__head(b, "stepd:step_gap_seconds_total", "counter",
+                  "Time between engine steps while there was work.");
     for (int m = 0; m < s->n_model; m++) {
         buf_str(b, "stepd:step_gap_seconds_total");
-        labels(b, &s->m[m], NULL);
+        metrics__labels(b, &s->m[m], NULL);
         buf_fmt(b, " %.6f\n", (double)st[m].gap_us_total / 1e6);
     }
 }
@@ -114,25 +115,26 @@ static void write_gap(struct srv *s, const struct sched_stats *st, struct buf *b
 static void write_finished(struct srv *s, struct buf *b)
 {
     static const char *const why[METRICS_REASONS] = {"stop", "length", "abort", "error"};
-    head(b, "vllm:request_success_total", "counter", "Finished choices by reason.");
+    metrics__head(b, "vllm:request_success_total", "counter", "Finished choices by reason.");
     for (int m = 0; m < s->n_model; m++)
         for (int i = 0; i < METRICS_REASONS; i++) {
             char extra[48];
             snprintf(extra, sizeof(extra), "finished_reason=\"%s\"", why[i]);
             buf_str(b, "vllm:request_success_total");
-            labels(b, &s->m[m], extra);
+            metrics__labels(b, &s->m[m], extra);
             buf_fmt(b, " %llu\n", (unsigned long long)s->metrics.m[m].finished[i]);
         }
-    head(b, "vllm:prompt_tokens_cached_total", "counter", "Prompt tokens taken from the cache.");
+    metrics__head(b, "vllm:prompt_tokens_cached_total", "counter",
+                  "Prompt tokens taken from the cache.");
     for (int m = 0; m < s->n_model; m++) {
         buf_str(b, "vllm:prompt_tokens_cached_total");
-        labels(b, &s->m[m], NULL);
+        metrics__labels(b, &s->m[m], NULL);
         buf_fmt(b, " %llu\n", (unsigned long long)s->metrics.m[m].cached_tokens);
     }
 }
 
-static void bucket(struct buf *b, const char *name, const struct srv_model *m, double bound,
-                   uint64_t n)
+void metrics__bucket(struct buf *b, const char *name, const struct srv_model *m, double bound,
+                     uint64_t n)
 {
     char le[40];
     if (bound < 0)
@@ -140,16 +142,17 @@ static void bucket(struct buf *b, const char *name, const struct srv_model *m, d
     else
         snprintf(le, sizeof(le), "le=\"%.10g\"", bound);
     buf_fmt(b, "%s_bucket", name);
-    labels(b, m, le);
+    metrics__labels(b, m, le);
     buf_fmt(b, " %llu\n", (unsigned long long)n);
 }
 
-static void tail(struct buf *b, const char *name, const struct srv_model *m, double sum, uint64_t n)
+void metrics__tail(struct buf *b, const char *name, const struct srv_model *m, double sum,
+                   uint64_t n)
 {
     buf_fmt(b, "%s_sum", name);
-    labels(b, m, NULL);
+    metrics__labels(b, m, NULL);
     buf_fmt(b, " %.9g\n%s_count", sum, name);
-    labels(b, m, NULL);
+    metrics__labels(b, m, NULL);
     buf_fmt(b, " %llu\n", (unsigned long long)n);
 }
 
@@ -157,14 +160,14 @@ static void write_hists(struct srv *s, struct buf *b)
 {
     for (int h = 0; h < HIST_COUNT; h++) {
         const struct metrics_hist_def *d = &metrics__hist[h];
-        head(b, d->name, "histogram", d->help);
+        metrics__head(b, d->name, "histogram", d->help);
         for (int m = 0; m < s->n_model; m++) {
             const struct hist *v = &s->metrics.m[m].h[h];
             uint64_t n = 0;
             for (size_t i = 0; i < d->n; i++)
-                bucket(b, d->name, &s->m[m], d->bound[i], n += v->count[i]);
-            bucket(b, d->name, &s->m[m], -1, n += v->count[METRICS_BUCKETS]);
-            tail(b, d->name, &s->m[m], v->sum, n);
+                metrics__bucket(b, d->name, &s->m[m], d->bound[i], n += v->count[i]);
+            metrics__bucket(b, d->name, &s->m[m], -1, n += v->count[METRICS_BUCKETS]);
+            metrics__tail(b, d->name, &s->m[m], v->sum, n);
         }
     }
 }
@@ -173,23 +176,23 @@ static void write_hists(struct srv *s, struct buf *b)
 static void write_steps(struct srv *s, const struct sched_stats *st, struct buf *b)
 {
     static const char *const name = "vllm:iteration_tokens_total";
-    head(b, name, "histogram", "Tokens computed in one step.");
+    metrics__head(b, name, "histogram", "Tokens computed in one step.");
     for (int m = 0; m < s->n_model; m++) {
         uint64_t n = 0;
         for (int i = 0; i < 15; i++) {
             n += st[m].step_tokens_hist[i];
             if (i == 0 || i >= 3)
-                bucket(b, name, &s->m[m], (double)(1 << i), n);
+                metrics__bucket(b, name, &s->m[m], (double)(1 << i), n);
         }
         n += st[m].step_tokens_hist[15];
-        bucket(b, name, &s->m[m], -1, n);
-        tail(b, name, &s->m[m], st[m].step_tokens_sum, n);
+        metrics__bucket(b, name, &s->m[m], -1, n);
+        metrics__tail(b, name, &s->m[m], st[m].step_tokens_sum, n);
     }
 }
 
 static void one(struct buf *b, const char *name, const char *type, const char *help, double v)
 {
-    head(b, name, type, help);
+    metrics__head(b, name, type, help);
     buf_fmt(b, "%s %.15g\n", name, v);
 }
 
@@ -230,7 +233,7 @@ static void write_process(struct srv *s, struct buf *b)
         (double)m->timed_out_connections);
     one(b, "stepd:http_requests_open", "gauge", "Requests being answered.",
         (double)m->open_requests);
-    head(b, "stepd:http_requests_total", "counter", "Answers by route and status.");
+    metrics__head(b, "stepd:http_requests_total", "counter", "Answers by route and status.");
     for (int i = 0; i < m->n_http; i++)
         buf_fmt(b, "stepd:http_requests_total{path=\"%s\",status=\"%d\"} %llu\n", m->http[i].path,
                 m->http[i].status, (unsigned long long)m->http[i].n);
@@ -253,5 +256,6 @@ void metrics_write(struct srv *s, struct buf *out)
     write_finished(s, out);
     write_hists(s, out);
     write_steps(s, st, out);
+    metrics__images(s, st, out);
     write_process(s, out);
 }

@@ -32,11 +32,22 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
                            .kv_bytes = (size_t)c->kv_bytes,
                            .kv_dtype = given(c->kv_dtype, "auto"),
                            .max_seqs = (int)c->max_sequences,
-                           .max_rows = (int)c->step_tokens};
+                           .max_rows = (int)c->step_tokens,
+                           .work_bytes = (size_t)c->image_work_bytes,
+                           .cond_bytes = (size_t)c->image_prompt_cache_bytes};
     if (strcmp(c->precision, "f32") == 0)
         o->precision = PRECISION_F32;
     else if (strcmp(c->precision, "int8") == 0)
         o->precision = PRECISION_INT8;
+}
+
+int srv_refiner_option(const struct conf *c, const char *path, char *buf, size_t n,
+                       struct eng_opts *o, struct err *e)
+{
+    if (!*c->image_refiner || !eng_path_is_image(path))
+        return 0;
+    o->refiner = buf;
+    return srv_model_resolve(c->image_refiner, *c->models_dir ? c->models_dir : NULL, buf, n, e);
 }
 
 /* "name=path" of serve: the path. */
@@ -53,9 +64,26 @@ static void json_print(struct buf *b, const char *path, const struct eng_memory 
     buf_fmt(b,
             ",\"file_bytes\":%zu,\"weight_bytes\":%zu,\"kv_bytes\":%zu,\"work_bytes\":%zu,"
             "\"total_bytes\":%zu,\"available_bytes\":%zu,\"kv_bytes_per_token\":%zu,"
-            "\"context_tokens\":%d,\"kv_blocks\":%d}",
+            "\"context_tokens\":%d,\"kv_blocks\":%d",
             m->file, m->weights, m->kv, m->work, m->total, m->available, m->kv_per_token, m->n_ctx,
             m->n_block);
+    if (m->image_size)
+        buf_fmt(b,
+                ",\"image_size\":%d,\"image_encode_bytes\":%zu,\"image_denoise_bytes\":%zu,"
+                "\"image_decode_bytes\":%zu,\"image_decode_tiled_bytes\":%zu",
+                m->image_size, m->image_encode, m->image_denoise, m->image_decode,
+                m->image_decode_tiled);
+    buf_char(b, '}');
+}
+
+static void image_print(struct buf *b, const struct eng_memory *m)
+{
+    const double mib = 1024.0 * 1024.0;
+    buf_fmt(b, "  picture         %10d pixels a side; work memory of one:\n", m->image_size);
+    buf_fmt(b, "    prompts       %10.1f MiB\n", (double)m->image_encode / mib);
+    buf_fmt(b, "    denoising     %10.1f MiB\n", (double)m->image_denoise / mib);
+    buf_fmt(b, "    decoding      %10.1f MiB, in tiles %.1f MiB\n", (double)m->image_decode / mib,
+            (double)m->image_decode_tiled / mib);
 }
 
 static void text_print(struct buf *b, const char *path, const struct eng_memory *m)
@@ -64,18 +92,22 @@ static void text_print(struct buf *b, const char *path, const struct eng_memory 
     buf_fmt(b, "%s\n", path);
     buf_fmt(b, "  file            %10.1f MiB\n", (double)m->file / mib);
     buf_fmt(b, "  weights         %10.1f MiB\n", (double)m->weights / mib);
-    buf_fmt(b, "  KV cache        %10.1f MiB  %d blocks, %zu bytes a token\n", (double)m->kv / mib,
-            m->n_block, m->kv_per_token);
+    if (!m->image_size)
+        buf_fmt(b, "  KV cache        %10.1f MiB  %d blocks, %zu bytes a token\n",
+                (double)m->kv / mib, m->n_block, m->kv_per_token);
     buf_fmt(b, "  work space      %10.1f MiB\n", (double)m->work / mib);
     buf_fmt(b, "  total           %10.1f MiB\n", (double)m->total / mib);
     buf_fmt(b, "  available       %10.1f MiB\n", (double)m->available / mib);
-    buf_fmt(b, "  context         %10d tokens\n", m->n_ctx);
+    if (m->image_size)
+        image_print(b, m);
+    else
+        buf_fmt(b, "  context         %10d tokens\n", m->n_ctx);
 }
 
 static int model_plan(const struct conf *c, const char *arg, bool json, struct buf *out,
                       struct err *e)
 {
-    char path[4096];
+    char path[4096], refiner[4096];
     struct eng_opts o;
     struct eng_memory m;
     int rc = srv_model_resolve(model_argument(arg), *c->models_dir ? c->models_dir : NULL, path,
@@ -83,7 +115,9 @@ static int model_plan(const struct conf *c, const char *arg, bool json, struct b
     if (rc)
         return rc;
     srv_engine_options(c, path, &o);
-    rc = eng_memory_plan(&o, &m, e);
+    rc = srv_refiner_option(c, path, refiner, sizeof refiner, &o, e);
+    if (!rc)
+        rc = eng_memory_plan(&o, &m, e);
     if (rc)
         return rc;
     (json ? json_print : text_print)(out, path, &m);

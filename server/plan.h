@@ -11,5 +11,9 @@ int srv_plan_main(int argc, char **argv);
 
 /* Engine options that follow from the configuration; texts stay owned by c. */
 void srv_engine_options(const struct conf *c, const char *path, struct eng_opts *o);
+/* The refiner, for image models only: its path goes to buf [n], where o->refiner points. ERR_* of a name that is not
+ * known. */
+int srv_refiner_option(const struct conf *c, const char *path, char *buf, size_t n,
+                       struct eng_opts *o, struct err *e);
 
 #endif

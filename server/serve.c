@@ -61,6 +61,9 @@ static void worker_options(const struct conf *c, struct srv_model *m, const char
         .max_queue_tokens = (int32_t)c->max_queue_tokens,
         .step_us = (int64_t)(c->step_time * 1e6),
         .no_prefix_cache = !c->prefix_cache,
+        .max_running_images = (int)c->max_running_images,
+        .max_queue_images = (int)c->max_queue_images,
+        .turn = m->s->turn,
         .notify = on_notify,
         .notify_arg = &m->async,
     };
@@ -106,7 +109,11 @@ static int add_model(struct srv *s, int i, struct err *e)
     uv_async_init(&s->loop, &m->async, on_async);
     m->async.data = m;
     struct worker_opts o;
+    char refiner[4096];
     worker_options(c, m, path, &o);
+    rc = srv_refiner_option(c, path, refiner, sizeof(refiner), &o.eng, e);
+    if (rc)
+        return rc;
     s->n_model = i + 1;
     rc = worker_start(&m->w, &o, e);
     if (rc)
@@ -129,6 +136,10 @@ static int open_models(struct srv *s, struct err *e)
         .strict_fields = c->strict_fields,
         .request_timeout_s = c->request_timeout,
         .queue_timeout_s = c->queue_timeout > 0 ? c->queue_timeout : 1e8, /* 0 = none */
+        .max_image_n = (int)c->image_n_max,
+        .max_image_pixels = c->image_pixels_max,
+        .image_url_ttl_s = c->image_url_ttl,
+        .image_store_bytes = (size_t)c->image_store_bytes,
     };
     if (c->model.n == 0)
         return err_set(e, ERR_INVAL,
@@ -136,7 +147,11 @@ static int open_models(struct srv *s, struct err *e)
                        "`stepd pull --list`)");
     if (c->model.n > SRV_MODELS)
         return err_set(e, ERR_INVAL, "more than %d models", SRV_MODELS);
-    int rc = api_open(&s->api, &o, e);
+    /* One turn object even for one model: it costs a lock a step, and its clock feeds the metrics. */
+    int share[TURN_N_CLASS] = {
+        [TURN_TEXT] = 100 - (int)c->image_share, [TURN_IMAGE] = (int)c->image_share};
+    s->turn = turn_open(share);
+    int rc = s->turn ? api_open(&s->api, &o, e) : err_set(e, ERR_NOMEM, "no memory");
     for (int i = 0; !rc && i < c->model.n; i++)
         rc = add_model(s, i, e);
     return rc;
@@ -146,6 +161,7 @@ static void srv_free(struct srv *s)
 {
     if (s->handles_open)
         srv_loop_close(s);
+    turn_close(s->turn);
     api_close(s->api);
     auth_free(&s->auth);
     slots_free(&s->slots);

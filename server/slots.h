@@ -3,6 +3,7 @@
 #ifndef SERVER_SLOTS_H
 #define SERVER_SLOTS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct xchg;
@@ -11,6 +12,7 @@ struct slot {
     struct xchg *x;   /* NULL: nobody waits any more */
     int model, index; /* index in call->req */
     int n, n_last;    /* choices; length of last_us */
+    bool image;       /* asks for pictures */
     int32_t max_tokens;
     int64_t first_us; /* of the first token of any choice */
     int64_t *last_us; /* [n_last] of each choice's newest token */

@@ -28,6 +28,7 @@
 #define SRV_ID_MAX    64
 
 struct srv;
+struct srv_job;
 
 struct srv_listener {
     struct srv *s;
@@ -105,11 +106,13 @@ struct xchg {
     bool prepared, suspended, queued, in_pool;
     bool gone;     /* the client left: end without an answer */
     bool stalled;  /* cut off: it did not read */
+    bool picture;  /* its answer has pictures in it */
     bool finished; /* accounted for in log and metrics */
     size_t taken;  /* bytes at the front of call.out that MHD has: dropped in large pieces */
     int n_live;    /* slots still in an engine */
     int status;    /* sent */
     uv_work_t work;
+    struct srv_job *jobs; /* on the pool for it */
     struct xchg *touched; /* list of exchanges that got events in this turn */
     bool in_touched;
 };
@@ -118,6 +121,7 @@ struct srv {
     struct conf *conf;
     uv_loop_t loop;
     struct api *api;
+    struct turn *turn; /* of the device that all models share */
     struct srv_listener l[SRV_LISTENERS];
     int n_listener;
     struct srv_model m[SRV_MODELS];
@@ -193,6 +197,13 @@ static inline size_t srv_call_unsent(const struct xchg *x)
 void srv_call_events(struct srv_model *m);
 void srv_call_finish(struct xchg *x, bool ok); /* access log and metrics, once */
 int srv_retry_after(const struct srv *s, int model);
+
+/* job.c: work of the api on the pool while its call waits or goes on. */
+void srv_jobs_start(struct xchg *x); /* takes call.job */
+/* The exchange ends: what runs goes on and finds nobody, what has not begun is dropped. */
+void srv_jobs_leave(struct xchg *x);
+void srv_call_settle(struct xchg *x); /* call.c: after anything was appended to the answer */
+void srv_call_commands(struct xchg *x);
 
 /* gone.c: peers that leave while nothing is read from them. */
 int srv_gone_open(struct srv *s, struct err *e);
