@@ -18,7 +18,9 @@ struct clip {
     int eos;
     float eps;
     enum image_act act;
-    struct nn_linear tok, pos, proj; /* proj.w NULL: none */
+    struct nn_linear tok, pos, proj; /* proj.w NULL: none, or proj_t */
+    float *proj_t; /* [dim, n_proj]: OpenCLIP's files hold the projection the other way round */
+    int n_proj;
     struct nn_norm final;
     struct layer *layer; /* [n_layer - skip] */
 };
@@ -62,6 +64,23 @@ static void load_layer(struct nn_load *l, const struct clip *m, struct layer *y,
     nn_load_linear(l, &y->fc2, m->n_ff, m->dim, 0, "%smlp.fc2", at);
 }
 
+/* One matrix for one row a prompt: the turned one stays on the host. */
+static void load_projection(struct nn_load *l, struct clip *m, bool must)
+{
+    int64_t dim[SOURCE_DIMS] = {0}, n = 0;
+    if (nn_load_has(l, dim, "text_projection")) {
+        m->proj_t = nn_load_host(l, &n, "text_projection");
+        if (m->proj_t && (dim[0] != m->dim || dim[1] < 1 || n != dim[0] * dim[1]))
+            l->rc =
+                err_set(l->e, ERR_INVAL, "tensor text_projection is no matrix of %d rows", m->dim);
+        m->n_proj = (int)dim[1];
+        return;
+    }
+    nn_load_linear(l, &m->proj, m->dim, NN_ANY, NN_NO_BIAS | (must ? 0u : NN_OPTIONAL),
+                   "text_projection");
+    m->n_proj = (int)m->proj.n_out;
+}
+
 static int load(struct clip *m, struct nn_weights *w, struct comp *c, struct err *e)
 {
     static const char *const prefixes[] = {"", "text_model."};
@@ -74,10 +93,7 @@ static int load(struct clip *m, struct nn_weights *w, struct comp *c, struct err
     nn_load_norm(&l, &m->final, m->dim, 0, "%sfinal_layer_norm", p);
     /* CLIPTextModel's files may hold the projection that the class does not use */
     if (strcmp(c->cls, "CLIPTextModel") != 0 && !m->skip)
-        nn_load_linear(&l, &m->proj, m->dim, NN_ANY,
-                       NN_NO_BIAS |
-                           (strcmp(c->cls, "CLIPTextModelWithProjection") == 0 ? 0u : NN_OPTIONAL),
-                       "text_projection");
+        load_projection(&l, m, strcmp(c->cls, "CLIPTextModelWithProjection") == 0);
     return l.rc;
 }
 
@@ -103,8 +119,10 @@ int clip_open(struct clip **out, struct nn_weights *w, struct comp *c, int skip,
 
 void clip_close(struct clip *m)
 {
-    if (m)
+    if (m) {
         free(m->layer);
+        free(m->proj_t);
+    }
     free(m);
 }
 
@@ -120,7 +138,7 @@ int clip_positions(const struct clip *m)
 
 int clip_projection(const struct clip *m)
 {
-    return (int)m->proj.n_out;
+    return m->n_proj;
 }
 
 int clip_eos_at(const struct clip *m, const int32_t *ids, int n)
@@ -194,6 +212,23 @@ static void read_states(struct nn *n, const struct clip *m, struct tensor x,
     nn_free(n, &t);
 }
 
+/* dst [rows, n_proj] = t * proj_t; row by row, so that a row's sum does not depend on the others. */
+static void project_host(struct nn *n, const struct clip *m, struct tensor t, float *dst)
+{
+    size_t rows = (size_t)t.shape[0], d = (size_t)m->dim, p = (size_t)m->n_proj;
+    float *v = n->rc || n->dry ? NULL : mem_alloc(rows * d * sizeof *v);
+    if (!n->rc && !n->dry && !v)
+        enc__fail(n, ERR_NOMEM, "encode (projection)");
+    nn_get(n, &t, v);
+    if (!n->rc && v) {
+        memset(dst, 0, rows * p * sizeof *dst);
+        for (size_t i = 0; i < rows * d; i++)
+            for (size_t k = 0; k < p; k++)
+                dst[i / d * p + k] += v[i] * m->proj_t[i % d * p + k];
+    }
+    free(v);
+}
+
 /* One row a prompt, gathered before the norm and the projection. */
 static void read_pooled(struct nn *n, const struct clip *m, struct tensor x,
                         const struct enc_batch *b, const struct clip_out *o)
@@ -214,7 +249,9 @@ static void read_pooled(struct nn *n, const struct clip *m, struct tensor x,
         nn_free(n, &t);
         t = p;
     }
-    if (!n->rc)
+    if (m->proj_t)
+        project_host(n, m, t, o->pooled);
+    else
         nn_get(n, &t, o->pooled);
     nn_free(n, &t);
 }

@@ -74,6 +74,17 @@ def t5_relu():
     return m.float()
 
 
+def open_clip():
+    """clip-text-gelu's projection as OpenCLIP's files have it: a bare matrix [hidden, projection]."""
+    d = os.path.join(OUT, "open-clip")
+    os.makedirs(d, exist_ok=True)
+    t = load_file(os.path.join(SRC, "clip-text-gelu", "model.safetensors"))
+    t["text_projection"] = t.pop("text_projection.weight").t().contiguous()
+    with open(os.path.join(d, "model.safetensors"), "wb") as f:
+        f.write(save(t))
+    shutil.copyfile(os.path.join(SRC, "clip-text-gelu", "config.json"), os.path.join(d, "config.json"))
+
+
 TEXTS = ["a red circle on a white background", "Hello!world! it's 3d, don't", "", "naïve café 🦊  two  spaces\n\nlines", "the <|endoftext|> the",
          "<|im_start|>system\nDescribe the image<|im_end|>\n<|im_start|>user\na THE heat<|im_end|>\n"]
 
@@ -137,6 +148,7 @@ def main():
     for case, cls in (("qwen-image", tr.Qwen2_5_VLForConditionalGeneration), ("z-image", tr.Qwen3Model)):
         golden(case, "prompt_ids", "negative_ids", "prompt_embeds", "negative_embeds")
         lm(case, cls, "text_encoder")
+    open_clip()
     clip_tokenizer()
     qwen_tokenizer()
     with lzma.open(os.path.join(OUT, "goldens.safetensors.xz"), "wb", preset=9) as f:

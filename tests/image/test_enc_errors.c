@@ -64,6 +64,18 @@ static int find_without(const struct source_map *m, const char *want,
     return strcmp(want, m->arg) == 0 ? -1 : 0;
 }
 
+/* The projection is another tensor. */
+static int find_turned(const struct source_map *m, const char *want,
+                       struct source_slice slice[SOURCE_SLICES])
+{
+    (void)m;
+    if (strcmp(want, "text_projection") != 0)
+        return 0;
+    slice[0] =
+        (struct source_slice){.name = "text_model.encoder.layers.0.mlp.fc1.weight", .n_part = 1};
+    return 1;
+}
+
 static void refused(enum kind k, struct comp *c, int rc, const char *names)
 {
     struct nn_weights *w;
@@ -239,6 +251,17 @@ static void test_batches(void **st)
     }
 }
 
+/* OpenCLIP's projection of another height. */
+static void test_projection(void **st)
+{
+    struct comp c;
+    (void)st;
+    comp_open(&c, DATA "open-clip", "CLIPTextModelWithProjection");
+    c.map.find = find_turned;
+    refused(CLIP, &c, ERR_INVAL, "text_projection is no matrix of 32 rows");
+    comp_close(&c);
+}
+
 /* What a run may ask of a CLIP or a language model. */
 static void test_outputs(void **st)
 {
@@ -377,7 +400,7 @@ int main(void)
         cmocka_unit_test(test_missing_tensor), cmocka_unit_test(test_configuration),
         cmocka_unit_test(test_skip_range),     cmocka_unit_test(test_batches),
         cmocka_unit_test(test_outputs),        cmocka_unit_test(test_final_norm),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_projection),     cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests_name("encoder errors", tests, open_rig, close_rig);
 }

@@ -33,7 +33,7 @@ static void near_rows(const char *name, const char *what, const float *got, size
             near(label, got + i * d, want + i * d, d, TOL);
 }
 
-static void clip_case(struct rig *r, const char *name)
+static void clip_case(struct rig *r, const char *name, const char *folder)
 {
     static const char *const hidden[] = {"last_hidden_state", "hidden_02", "hidden_01",
                                          "hidden_00"};
@@ -44,7 +44,7 @@ static void clip_case(struct rig *r, const char *name)
     struct batch b;
     float states[40 * 32], pooled[2 * 24];
     char dir[96];
-    snprintf(dir, sizeof dir, DATA "%s", name);
+    snprintf(dir, sizeof dir, DATA "%s", folder);
     comp_open(&c, dir, "CLIPTextModelWithProjection");
     weights_open(&w, r);
     if (clip_open(&m, w, &c, 0, &e))
@@ -75,8 +75,9 @@ static void clip_case(struct rig *r, const char *name)
 
 static void clip_rig(struct rig *r)
 {
-    clip_case(r, "clip-text");
-    clip_case(r, "clip-text-gelu");
+    clip_case(r, "clip-text", "clip-text");
+    clip_case(r, "clip-text-gelu", "clip-text-gelu");
+    clip_case(r, "clip-text-gelu", "open-clip"); /* the projection's matrix turned */
 }
 static void test_clip(void **st)
 {
@@ -387,8 +388,7 @@ static int find_renamed(const struct source_map *m, const char *want,
     const char *prefix = m->arg;
     char *out = slice[0].name;
     int layer, at = 0;
-    slice[0].part = 0;
-    slice[0].n_part = 1;
+    slice[0] = (struct source_slice){.n_part = 1};
     if (prefix) {
         if (strncmp(want, prefix, strlen(prefix)) != 0)
             return -1;
