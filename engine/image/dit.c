@@ -287,6 +287,19 @@ struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim, floa
     return out;
 }
 
+struct tensor dit_put_pooled(struct nn *n, const struct img_row *row, int n_row, int dim)
+{
+    struct tensor t = nn_tmp(n, DT_F32, n_row, dim);
+    for (int i = 0; i < n_row && !n->dry && !n->rc; i++) {
+        struct tensor to = nn_rows(t, i, 1);
+        if (row[i].cond->n_pooled == dim)
+            nn_put(n, &to, row[i].cond->pooled);
+        else
+            nn_done(n, "pooled", ERR_INVAL);
+    }
+    return t;
+}
+
 struct tensor dit_modulate(struct nn *n, struct tensor x, struct tensor scale, struct tensor shift,
                            int layout)
 {

@@ -96,6 +96,9 @@ struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x
 /* New temporary [n_t, dim]: sinusoids of scale * t, cosines first. t is not read in a dry run. */
 struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim, float scale);
 
+/* pooled vectors of all pictures: a new temporary [pictures, dim]. ERR_INVAL: one of another length. */
+struct tensor dit_put_pooled(struct nn *n, const struct img_row *row, int n_row, int dim);
+
 /* A slice of a modulation [pictures, k * d] that a linear layer made of the timestep: number `at` of width d. */
 static inline struct tensor dit_slice(struct tensor mod, int at, int64_t d)
 {
@@ -111,13 +114,23 @@ void dit_gate(struct nn *n, struct tensor x, struct tensor *y, struct tensor gat
 
 /* Names behind the block's prefix, without ".weight". */
 struct dit_stream_names {
-    const char *mod, *q, *k, *v, *norm_q, *norm_k, *out, *up, *down;
+    const char *mod, *q, *k, *v, *norm_q, *norm_k;
+    const char
+        *out; /* NULL: the stream ends in this block, which only reads it (SD3's last text) */
+    const char *up, *down;
+    const char *second; /* prefix of a second attention of the stream to itself (SD3.5), or NULL */
+};
+struct dit_attention {
+    struct nn_linear qkv, out;
+    struct tensor norm_q, norm_k; /* [head_dim]; buf 0: none */
 };
 struct dit_stream {
-    struct nn_linear
-        mod; /* [6 d]: shift, scale, gate of the attention; shift, scale, gate of the MLP */
-    struct nn_linear qkv, out, up, down;
-    struct tensor norm_q, norm_k; /* [head_dim]; buf 0: none */
+    /* [6 d]: shift, scale, gate of the attention; shift, scale, gate of the MLP; [9 d] with those of a second attention
+     * behind them; [2 d], scale and shift, of a stream that ends here */
+    struct nn_linear mod;
+    struct dit_attention att, second;
+    struct nn_linear up, down;
+    bool ends, has_second;
 };
 void dit_stream_load(struct nn_load *l, struct dit_stream *s, int64_t d, int64_t head_dim,
                      const char *prefix, const struct dit_stream_names *names);

@@ -50,21 +50,25 @@ static void wrong_shape(struct nn_load *l, const char *name, const struct nn_vie
                     nn__shape(v->dim, v->n_dim, a, sizeof a), nn__shape(want, n_want, b, sizeof b));
 }
 
-/* The view as a matrix [n_out, n_in]; dimensions of 1 behind the second are nothing. NN_ANY takes the file's. */
+/* The view as a matrix [n_out, n_in]; dimensions of 1 behind the second, or before the last two, are nothing. NN_ANY
+ * takes the file's. */
 static bool as_matrix(struct nn_load *l, const char *name, const struct nn_view *v, int64_t *n_in,
                       int64_t *n_out)
 {
     int n = v->n_dim;
-    while (n > 2 && v->dim[n - 1] == 1)
+    const int64_t *dim = v->dim;
+    while (n > 2 && dim[n - 1] == 1)
         n--;
-    bool ok = n == 2 && (*n_out == NN_ANY || *n_out == v->dim[0]) &&
-              (*n_in == NN_ANY || *n_in == v->dim[1]);
+    for (; n > 2 && dim[0] == 1; n--)
+        dim++;
+    bool ok =
+        n == 2 && (*n_out == NN_ANY || *n_out == dim[0]) && (*n_in == NN_ANY || *n_in == dim[1]);
     if (!ok) {
         wrong_shape(l, name, v, (int64_t[]){*n_out, *n_in}, 2);
         return false;
     }
-    *n_out = v->dim[0];
-    *n_in = v->dim[1];
+    *n_out = dim[0];
+    *n_in = dim[1];
     size_t row;
     if (!quant_row_bytes(quant_format_get((uint32_t)v->fmt), *n_in, &row)) {
         l->rc = err_set(l->e, ERR_INVAL, "%s: tensor %s: rows of %lld values are no whole blocks",
