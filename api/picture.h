@@ -39,7 +39,9 @@ struct picture_encode {
     const char *
         parameters; /* UTF-8 generation parameters: PNG iTXt/tEXt "parameters", EXIF UserComment elsewhere; NULL */
 };
-/* rgb [height, width, 3] or, with alpha, rgba [.., 4]. Appends to *out. ERR_NOMEM, ERR_LIMIT. */
+/* rgb [height, width, 3] or, with alpha, rgba [.., 4] (JPEG: laid over white). Appends to *out, which is as before on failure.
+ * ERR_INVAL: parameters are no UTF-8, no pixels; ERR_LIMIT: too large for the format (JPEG: 65500 pixels on a side, 32 K
+ * characters of parameters, twice that if ASCII; WebP: 16383 pixels) or for out->limit; ERR_NOMEM. */
 int picture_write(struct buf *out, const uint8_t *px, int width, int height, bool alpha,
                   const struct picture_encode *o, struct err *e);
 const char *picture_type(enum picture_format f); /* "image/png" */

@@ -13,8 +13,9 @@
 enum {
     EXTRA = 5, /* bytes per pixel inside the library: ARGB of a lossless frame, a plane of alpha */
     EXIF_MAX = 1 << 30,
+    /* 1024 x 1024 of a photograph: lossless 135 ms (2: 166 ms, 1 % smaller); lossy 72 ms (2: 28 ms, 3 % larger, 0.6 dB worse). */
     LOSSLESS_EFFORT = 1, /* 0..9 */
-    LOSSY_METHOD = 2,    /* 0..6 */
+    LOSSY_METHOD = 4,    /* 0..6 */
 };
 
 /* ---- reading ---- */

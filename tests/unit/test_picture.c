@@ -13,6 +13,7 @@
 #include <gnutls/crypto.h>
 
 #include "api/picture.h"
+#include "api/picture_impl.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "tests/unxz.h"
@@ -116,6 +117,7 @@ static void test_refused(void **st)
         {"bad-empty.png", ERR_PARSE, "empty"},
         {"bad-not-an-image.jpg", ERR_PARSE, "no image file"},
         {"bad-scans.jpg", ERR_LIMIT, "scans"},
+        {"bad-work.jpg.xz", ERR_LIMIT, "18 scans"},
         {"bad-truncated.jpg", ERR_PARSE, "broken JPEG"},
         {"cat.bmp", ERR_UNSUPPORTED, "a BMP image: send PNG, JPEG or WebP"},
         {"rocket-anim.gif", ERR_UNSUPPORTED, "a GIF image: send PNG, JPEG or WebP"},
@@ -165,6 +167,53 @@ static void test_named_formats(void **st)
         if (strncmp(e.text, t[i].name, strlen(t[i].name)) != 0)
             fail_msg("%s: %s", t[i].name, e.text);
     }
+}
+
+/* A TIFF block with one entry, type and value as given; 0 bytes of value behind it. */
+static size_t make_tiff(uint8_t *to, bool big, unsigned type, unsigned count, unsigned value)
+{
+    const uint32_t fields[] = {8, 1, 0x112, type, count};
+    static const int bytes[] = {4, 2, 2, 2, 4};
+    size_t n = 4;
+    memcpy(to, big ? "MM\0*" : "II*\0", 4);
+    for (int i = 0; i < 6; i++) {
+        int w = i < 5 ? bytes[i] : type == 3 ? 2 : 4;
+        uint32_t v = i < 5 ? fields[i] : value;
+        for (int k = 0; k < w; k++)
+            to[n++] = (uint8_t)(v >> 8 * (big ? w - 1 - k : k));
+    }
+    return n;
+}
+
+static void test_orientation(void **st)
+{
+    uint8_t b[64] = "Exif\0";
+    (void)st;
+    for (int big = 0; big < 2; big++)
+        for (unsigned type = 3; type <= 4; type++) {
+            for (unsigned v = 0; v < 12; v++) {
+                size_t n = make_tiff(b + 6, big, type, 1, v);
+                int want = v >= 1 && v <= 8 ? (int)v : 1;
+                assert_int_equal(picture__exif_orientation(b + 6, n), want);
+                assert_int_equal(picture__exif_orientation(b, n + 6), want);
+            }
+            size_t n = make_tiff(b, big, type, 1, 6);
+            for (size_t cut = 0; cut < n; cut++) {
+                uint8_t *copy = memcpy(xmalloc(cut), b, cut);
+                assert_int_equal(picture__exif_orientation(copy, cut), 1);
+                free(copy);
+            }
+            assert_int_equal(picture__exif_orientation(b, make_tiff(b, big, 2, 1, 6)), 1);
+            assert_int_equal(picture__exif_orientation(b, make_tiff(b, big, type, 2, 6)), 1);
+            memcpy(b, "Exif\0", 6);
+        }
+    /* A directory that points outside, one that says 65535 entries. */
+    size_t n = make_tiff(b, false, 3, 1, 6);
+    memset(b + 4, 0xff, 4);
+    assert_int_equal(picture__exif_orientation(b, n), 1);
+    n = make_tiff(b, false, 3, 1, 6);
+    memset(b + 8, 0xff, 3);
+    assert_int_equal(picture__exif_orientation(b, n), 1);
 }
 
 /* ---- encoding ---- */
@@ -494,11 +543,12 @@ int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_files),         cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_named_formats), cmocka_unit_test(test_lossless),
-        cmocka_unit_test(test_lossy),         cmocka_unit_test(test_jpeg_flattens),
-        cmocka_unit_test(test_jpeg_sampling), cmocka_unit_test(test_text),
-        cmocka_unit_test(test_long_text),     cmocka_unit_test(test_write_errors),
-        cmocka_unit_test(test_resize),        cmocka_unit_test(test_resize_flat),
+        cmocka_unit_test(test_named_formats), cmocka_unit_test(test_orientation),
+        cmocka_unit_test(test_lossless),      cmocka_unit_test(test_lossy),
+        cmocka_unit_test(test_jpeg_flattens), cmocka_unit_test(test_jpeg_sampling),
+        cmocka_unit_test(test_text),          cmocka_unit_test(test_long_text),
+        cmocka_unit_test(test_write_errors),  cmocka_unit_test(test_resize),
+        cmocka_unit_test(test_resize_flat),
     };
     if (argc == 3 && strcmp(argv[1], "--write") == 0)
         return write_files(argv[2]);

@@ -112,10 +112,15 @@ def odd_jpegs():
     MADE["coffee-cmyk-plain.jpg"] = np.concatenate([rgb, np.full(rgb.shape[:2] + (1,), 255)], 2).astype(np.uint8)
     with open("coffee-progressive.jpg", "rb") as f:
         data = f.read()
-    # The last refining scan again and again: nothing changes but the time it takes.
-    scans = [s for s in segments(data) if s[0] == 0xDA]
-    first, last = scans[0], scans[-1]
+    first = next(s for s in segments(data) if s[0] == 0xDA)
     save("bad-scans.jpg", data[:first[1]] + data[first[1]:first[2]] * 120 + data[first[2]:])
+    # Few bytes and few scans, much work.
+    b = io.BytesIO()
+    Image.new("RGB", (5600, 5600), (90, 120, 30)).save(b, "JPEG", progressive=True, quality=90)
+    data = b.getvalue()
+    last = [s for s in segments(data) if s[0] == 0xDA][-1]
+    with lzma.open("bad-work.jpg.xz", "wb", preset=9) as f:
+        f.write(data[:last[1]] + data[last[1]:last[2]] * 10 + data[last[2]:])
     with open("cat-gray.jpg", "rb") as f:
         data = bytearray(f.read())
     sof = next(s for s in segments(bytes(data)) if s[0] == 0xC0)
