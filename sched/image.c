@@ -5,6 +5,10 @@
 #include "engine/base/thread.h"
 
 #define RUNNING_DEFAULT 8
+/* Where a step's time is proportional to its rows: more jobs in it only make each of them wait. */
+#define ROWS_CPU     2048
+#define ROWS_DEFAULT 16384
+#define AGE_US       1000000
 
 static int64_t clock_default(void *arg)
 {
@@ -26,6 +30,10 @@ int image_lane_open(struct image_lane **out, struct engine *g, const struct imag
     l->o = *o;
     if (l->o.max_running <= 0)
         l->o.max_running = RUNNING_DEFAULT;
+    if (l->o.step_rows <= 0)
+        l->o.step_rows = strncmp(eng_info(g)->backend, "cpu", 3) ? ROWS_DEFAULT : ROWS_CPU;
+    if (l->o.age_us <= 0)
+        l->o.age_us = AGE_US;
     if (!l->o.clock)
         l->o.clock = clock_default;
     size_t n = (size_t)l->o.max_running;
@@ -214,24 +222,6 @@ static struct ireq *next_in_line(const struct image_lane *l)
     return best;
 }
 
-/* Level with those at work: neither what it had before nor the time that it waited counts. */
-static void level(const struct image_lane *l, struct ireq *q)
-{
-    double least = 0;
-    bool any = false;
-    for (int i = 0; i < l->n_live; i++) {
-        const struct ireq *o = l->live[i]->req;
-        if (o != q && (!any || o->served < least)) {
-            least = o->served;
-            any = true;
-        }
-    }
-    if (!any && !q->n_live)
-        q->served = 0;
-    else if (any && q->served < least)
-        q->served = least;
-}
-
 /* The next picture of q gets its job if it fits beside the live ones. 1: it did; 0: it must wait; negative: it can't
  * be made. */
 static int job_open(struct image_lane *l, struct ireq *q, struct err *e)
@@ -251,9 +241,11 @@ static int job_open(struct image_lane *l, struct ireq *q, struct err *e)
         img_job_close(l->g, job);
         return 0;
     }
-    level(l, q);
     j->job = job;
-    j->rows = img_job_rows(job);
+    j->rows = q->rows = img_job_rows(job);
+    q->steps = img_job_steps(job);
+    if (!q->n_opened)
+        q->turn_us = l->now;
     l->live[l->n_live++] = j;
     q->n_live++;
     q->n_opened++;

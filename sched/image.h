@@ -3,9 +3,11 @@
  *
  * A request has n pictures; each is a job of the engine (engine/image.h) that goes through encode, denoise, decode. A
  * lane step is one stage for several jobs: finished latents are decoded first, then new prompts encoded, else one
- * denoising step runs for as many jobs as fit, of any size, step number and sampler. Whoever has had the least latent
- * rows goes first, so that a huge picture and a small one get the same part of the device. None of that may change a
- * picture: its bytes depend on its parameters alone.
+ * denoising step runs, for jobs of any size, step number and sampler: as many as fit into the memory, up to the rows
+ * from which on company makes nothing faster. There a request with little left goes before one with much, so that small
+ * pictures pass a huge one and equal ones end one after the other instead of all at the end; who has waited for eight
+ * times its own step gets one whatever it has left. None of that may change a picture: its bytes depend on its
+ * parameters alone.
  *
  * A lack of memory is first met with fewer jobs in the step, then with one alone, then by waiting for the others to
  * finish; a request fails by it only when nothing else holds memory. Engine thread only. */
@@ -15,8 +17,11 @@
 #include "sched/worker.h"
 
 struct image_lane;
-struct image_opts {                                  /* zero = default */
-    int max_running;                                 /* pictures at work at once; 0 = 8 */
+struct image_opts {  /* zero = default */
+    int max_running; /* pictures at work at once; 0 = 8 */
+    int64_t
+        step_rows; /* latent rows of a denoising step beyond which no job is added; 0 = 2048 on a CPU, else 16384 */
+    int64_t age_us; /* shortest time without a step after which a request goes first; 0 = 1 s */
     int64_t (*clock)(void *arg);                     /* NULL = clock_us */
     void (*emit)(void *arg, const struct event *ev); /* every event, in order; must not call back */
     int64_t (*pause)(

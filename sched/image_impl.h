@@ -18,7 +18,7 @@ struct ijob {
     int64_t step_end_us; /* of its last denoising step; 0 = none */
     double interval_us;  /* between two of them, smoothed: other requests' steps are in it */
     bool stuck;          /* alone in a step it had too little memory: waits until a job ends */
-    bool in_step, refused;
+    bool seen;           /* asked already for the step being made */
 };
 
 struct ireq {
@@ -26,7 +26,11 @@ struct ireq {
     struct request *r;
     uint64_t order;
     int n_opened, n_live, n_done;
-    double served, served_next; /* latent rows that it has had; _next: with the step being made */
+    int64_t rows, steps; /* of each of its pictures, once one was admitted */
+    int64_t turn_us,
+        last_us; /* its last denoising step's end (or first admission); how long that took */
+    bool overdue;
+    double left; /* rows that it still has to make, all pictures */
     bool ended;
     int32_t n_prompt, n_output;
     int64_t stage_us[IMG_DONE];

@@ -1,6 +1,8 @@
 /* See image.h: which live jobs make the next step together, and how a step that does not fit is made smaller. */
 #include "sched/image_impl.h"
 
+#define OVERDUE_STEPS 8 /* a request gets at least one part in nine of the device */
+
 /* Jobs of a stage in line, into list. */
 static void gather(struct image_lane *l, enum img_stage stage)
 {
@@ -27,66 +29,66 @@ static bool ready(const struct ijob *j)
     return !j->stuck && img_job_stage(j->job) == IMG_DENOISE;
 }
 
-/* The job that comes next in a denoising step: of the request that has had the least, there the one that is behind. */
-static struct ijob *next_job(const struct image_lane *l, int priority)
+/* What the order of requests is made of. */
+static void weigh(const struct image_lane *l, struct ireq *q)
+{
+    int64_t patience = OVERDUE_STEPS * q->last_us;
+    if (patience < l->o.age_us)
+        patience = l->o.age_us;
+    q->overdue = l->now - q->turn_us > patience;
+    q->left = (double)(q->r->n - q->n_opened) * (double)q->rows * (double)q->steps;
+    for (int i = 0; i < q->n_opened; i++)
+        if (q->job[i].job)
+            q->left += (double)q->job[i].rows *
+                       (img_job_steps(q->job[i].job) - img_job_step(q->job[i].job));
+}
+
+/* Whether a comes before b in a denoising step. */
+static bool first(const struct ijob *a, const struct ijob *b)
+{
+    const struct ireq *p = a->req, *q = b->req;
+    if (p == q) /* its pictures end one by one, too */
+        return img_job_step(a->job) != img_job_step(b->job)
+                   ? img_job_step(a->job) > img_job_step(b->job)
+                   : a->index < b->index;
+    if (p->r->priority != q->r->priority)
+        return p->r->priority < q->r->priority;
+    if (p->overdue != q->overdue)
+        return p->overdue;
+    if (p->overdue && p->turn_us != q->turn_us)
+        return p->turn_us < q->turn_us;
+    if (p->left < q->left || p->left > q->left)
+        return p->left < q->left;
+    return p->order < q->order;
+}
+
+static struct ijob *next_job(const struct image_lane *l)
 {
     struct ijob *best = NULL;
     for (int i = 0; i < l->n_live; i++) {
         struct ijob *j = l->live[i];
-        if (!ready(j) || j->in_step || j->refused || j->req->r->priority != priority)
-            continue;
-        double ahead = best ? j->req->served_next - best->req->served_next : -1;
-        if (ahead < 0 || (ahead <= 0 && j->req->order < best->req->order) ||
-            (j->req == best->req && img_job_step(j->job) < img_job_step(best->job)))
+        if (ready(j) && !j->seen && (!best || first(j, best)))
             best = j;
     }
     return best;
 }
 
-/* Whether q may have one more job in the step: not while it is ahead of another request at work by more than the
- * smallest job; that one would wait for rows that are not its own. */
-static bool may_go(const struct image_lane *l, const struct ireq *q, int priority, double slack)
-{
-    for (int i = 0; i < l->n_live; i++) {
-        const struct ireq *o = l->live[i]->req;
-        if (o != q && ready(l->live[i]) && o->r->priority == priority &&
-            q->served_next >= o->served_next + slack)
-            return false;
-    }
-    return true;
-}
-
 static void choose(struct image_lane *l)
 {
-    int priority = 0;
-    double slack = 0;
-    bool any = false;
+    int64_t rows = 0;
     l->n_list = 0;
     for (int i = 0; i < l->n_live; i++) {
-        struct ijob *j = l->live[i];
-        j->in_step = j->refused = false;
-        j->req->served_next = j->req->served;
-        if (ready(j) && (!any || j->req->r->priority < priority)) {
-            priority = j->req->r->priority;
-            any = true;
-        }
+        l->live[i]->seen = false;
+        weigh(l, l->live[i]->req);
     }
-    for (int i = 0; i < l->n_live; i++) {
-        double rows = (double)l->live[i]->rows;
-        if (ready(l->live[i]) && l->live[i]->req->r->priority == priority &&
-            (slack <= 0 || rows < slack))
-            slack = rows;
-    }
-    for (struct ijob *j; (j = next_job(l, priority));) {
-        if (l->n_list && !may_go(l, j->req, priority, slack))
-            break;
+    for (struct ijob *j; (j = next_job(l));) {
+        j->seen = true;
+        if (l->n_list && rows + j->rows > l->o.step_rows)
+            continue; /* a smaller one may still go */
         l->handle[l->n_list] = j->job;
-        if (l->n_list && eng_image_fit(l->g, l->handle, l->n_list + 1) <= l->n_list) {
-            j->refused = true;
+        if (l->n_list && eng_image_fit(l->g, l->handle, l->n_list + 1) <= l->n_list)
             continue;
-        }
-        j->in_step = true;
-        j->req->served_next += (double)j->rows;
+        rows += j->rows;
         l->list[l->n_list++] = j;
     }
 }
@@ -101,7 +103,7 @@ static void pause_step(void *arg)
 static void account(struct image_lane *l, enum img_stage stage, int n, int64_t us)
 {
     struct image_stats *st = &l->st.image;
-    double rows = 0, served = 0;
+    double rows = 0;
     for (int i = 0; i < n; i++) {
         l->list[i]->req->counted = false;
         rows += (double)l->list[i]->rows;
@@ -110,12 +112,13 @@ static void account(struct image_lane *l, enum img_stage stage, int n, int64_t u
         struct ijob *j = l->list[i];
         double part = rows > 0 ? (double)j->rows / rows : 1.0 / n;
         j->device_us += (int64_t)(part * (double)us);
-        if (stage == IMG_DENOISE)
-            j->req->served += (double)j->rows;
+        if (stage == IMG_DENOISE) {
+            j->req->turn_us = l->now;
+            j->req->last_us = us;
+        }
         if (!j->req->counted)
             j->req->stage_us[stage] += us;
         j->req->counted = true;
-        served += stage == IMG_DENOISE;
         if (stage == IMG_DECODE) {
             const struct img_params *p = &j->req->r->image->p;
             double now = part * (double)us / ((double)p->width * p->height);
@@ -133,7 +136,7 @@ static void account(struct image_lane *l, enum img_stage stage, int n, int64_t u
     st->step_rows_hist[b]++;
     st->step_rows_sum += rows;
     st->steps++;
-    st->job_steps += (uint64_t)served;
+    st->job_steps += (uint64_t)n;
 }
 
 static void harvest(struct image_lane *l, enum img_stage stage, int n)

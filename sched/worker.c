@@ -76,8 +76,11 @@ static int64_t pause_step(void *arg)
 /* The one that plans, and the largest number of events in one turn. */
 static int open_lane(struct worker *w, struct err *e)
 {
-    struct image_opts io = {
-        .max_running = w->o.max_running_images, .emit = emit, .pause = pause_step, .arg = w};
+    struct image_opts io = {.max_running = w->o.max_running_images,
+                            .step_rows = w->o.image_step_rows,
+                            .emit = emit,
+                            .pause = pause_step,
+                            .arg = w};
     w->o.max_queue = w->o.max_queue_images > 0 ? w->o.max_queue_images : QUEUE_IMAGES;
     w->o.max_queue_tokens = 0;
     w->o.max_running = 0; /* no place is kept for what starts at once: pictures are slow */

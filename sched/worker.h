@@ -22,8 +22,9 @@ struct worker_opts { /* zero = default */
     int64_t
         step_us; /* time budget of a step with decode rows in it: prefill chunks shrink to keep it; 0 = none */
     bool no_prefix_cache;
-    int max_running_images; /* pictures of an image model at work at once; 0 = 8 */
-    int max_queue_images;   /* waiting requests of an image model; 0 = 64 */
+    int max_running_images;  /* pictures of an image model at work at once; 0 = 8 */
+    int max_queue_images;    /* waiting requests of an image model; 0 = 64 */
+    int64_t image_step_rows; /* of a denoising step; 0 = 2048 on a CPU, else 16384 */
     struct turn
         *turn; /* of the device that the process's engines share; NULL: a device of one's own */
     void (*notify)(

@@ -63,6 +63,7 @@ static void worker_options(const struct conf *c, struct srv_model *m, const char
         .no_prefix_cache = !c->prefix_cache,
         .max_running_images = (int)c->max_running_images,
         .max_queue_images = (int)c->max_queue_images,
+        .image_step_rows = c->image_step_rows,
         .turn = m->s->turn,
         .notify = on_notify,
         .notify_arg = &m->async,

@@ -37,14 +37,23 @@ static int64_t on_pause(void *arg)
     return 500;
 }
 
-static void rig_open(int max_running)
+static void rig_open_rows(int max_running, int64_t step_rows, int64_t age_us)
 {
     struct err e = {0};
     rig.n_ev = rig.n_pause = 0;
     assert_int_equal(eng_open(&rig.g, &(struct eng_opts){0}, &e), 0);
-    struct image_opts o = {
-        .max_running = max_running, .clock = fake_clock, .emit = on_event, .pause = on_pause};
+    struct image_opts o = {.max_running = max_running,
+                           .step_rows = step_rows,
+                           .age_us = age_us,
+                           .clock = fake_clock,
+                           .emit = on_event,
+                           .pause = on_pause};
     assert_int_equal(image_lane_open(&rig.l, rig.g, &o, &e), 0);
+}
+
+static void rig_open(int max_running)
+{
+    rig_open_rows(max_running, 0, 0);
 }
 
 static void events_free(void)
@@ -241,13 +250,13 @@ static void test_company(void **st)
     rig_close();
 }
 
-/* A huge picture takes part as often as its share allows; small ones come and go meanwhile. */
-static void test_fair(void **st)
+/* Small pictures pass a huge one. */
+static void test_small_first(void **st)
 {
     (void)st;
     fake_reset_image();
     rig_open(8);
-    uint64_t huge = submit(1, 1024, 20, 1); /* 32768 rows a step */
+    uint64_t huge = submit(1, 1024, 20, 1); /* 32768 rows a step: 52.2 ms */
     for (int i = 0; i < 3; i++)
         step();
     uint64_t small[4];
@@ -256,9 +265,56 @@ static void test_fair(void **st)
     run_all();
     for (int i = 0; i < 4; i++)
         assert_true(place(small[i], EV_DONE) < place(huge, EV_DONE));
-    /* At most two steps of the huge one in the whole life of the small ones. */
+    /* None of them waited for a step of the huge one: 22 of their own, of four. */
     const struct event *d = find(small[3], EV_DONE, 0);
-    assert_true(d->done_us - d->arrival_us < 3 * 52200 + 22 * 2000 + 1000);
+    assert_true(d->done_us - d->arrival_us < 22 * (1000 + 800 + 500) + 1000);
+    rig_close();
+}
+
+/* But a stream of small ones that never ends does not keep it from being made. */
+static void test_no_starvation(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    rig_open_rows(4, 600, 1000);
+    uint64_t huge = submit(1, 512, 20, 1); /* 8192 rows a step: 13.8 ms */
+    int64_t from = fake_now_us;
+    for (int i = 0; i < 100000 && !count(huge, EV_DONE); i++) {
+        while (image_lane_live(rig.l) < 4)
+            submit(i, 64, 5, 1);
+        step();
+        assert_true(rig.n_ev < EVENTS - 100);
+    }
+    assert_int_equal(count(huge, EV_IMAGE), 1);
+    same_picture(find(huge, EV_IMAGE, 0), 1, 512, 20);
+    int64_t took = fake_now_us - from, own = 20 * 13800 + 2000;
+    print_message(
+        "a huge picture beside an endless stream of small ones: %.1f times its own time\n",
+        (double)took / (double)own);
+    assert_true(took < 11 * own);
+    assert_true(took > 4 * own); /* and it does not take more than its turn */
+    rig_close();
+}
+
+/* Where company makes nothing faster, equal pictures end one after the other, the first in its own time. */
+static void test_one_by_one(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    rig_open_rows(8, 128, 0);
+    uint64_t id[4];
+    for (int i = 0; i < 4; i++)
+        id[i] = submit(i, 64, 10, 1);
+    uint64_t many = submit(9, 64, 10, 3);
+    run_all();
+    int64_t before = 0;
+    for (int i = 0; i < 4; i++) {
+        const struct event *d = find(id[i], EV_DONE, 0);
+        assert_true(before == 0 || d->done_us - before > 10 * 1200);
+        before = d->done_us;
+    }
+    assert_true(find(many, EV_IMAGE, 1)->choice == 1); /* in order, each as early as it can be */
+    assert_true(place(id[3], EV_DONE) < place(many, EV_IMAGE));
     rig_close();
 }
 
@@ -296,7 +352,7 @@ static void test_priority(void **st)
     rig_close();
 
     fake_reset_image();
-    rig_open(8);
+    rig_open_rows(8, 128, 0); /* one in a step */
     a = submit(1, 64, 6, 1);
     step();
     step();
@@ -528,7 +584,8 @@ static void simulate(uint64_t seed)
     fake.image.fit_rows = 500 + RANDOM(4000);
     fake.image.nomem_every = (uint32_t)RANDOM(2) * 5;
     fake.image.decode_alone = RANDOM(2);
-    rig_open(1 + RANDOM(10));
+    int running = 1 + RANDOM(10), rows = RANDOM(5000), age = RANDOM(20000);
+    rig_open_rows(running, rows, age);
     int n = 0;
     while (n < N || !image_lane_idle(rig.l)) {
         for (int k = RANDOM(3); k && n < N; k--, n++) {
@@ -571,13 +628,14 @@ static void test_sim(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_one),     cmocka_unit_test(test_previews),
-        cmocka_unit_test(test_company), cmocka_unit_test(test_fair),
-        cmocka_unit_test(test_fair_n),  cmocka_unit_test(test_priority),
-        cmocka_unit_test(test_fit),     cmocka_unit_test(test_decode_nomem),
-        cmocka_unit_test(test_cancel),  cmocka_unit_test(test_deadlines),
-        cmocka_unit_test(test_bad),     cmocka_unit_test(test_device),
-        cmocka_unit_test(test_nomem),   cmocka_unit_test(test_sim),
+        cmocka_unit_test(test_one),           cmocka_unit_test(test_previews),
+        cmocka_unit_test(test_company),       cmocka_unit_test(test_small_first),
+        cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_one_by_one),
+        cmocka_unit_test(test_fair_n),        cmocka_unit_test(test_priority),
+        cmocka_unit_test(test_fit),           cmocka_unit_test(test_decode_nomem),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_deadlines),
+        cmocka_unit_test(test_bad),           cmocka_unit_test(test_device),
+        cmocka_unit_test(test_nomem),         cmocka_unit_test(test_sim),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
