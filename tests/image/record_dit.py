@@ -7,9 +7,10 @@ Also whole pictures from text, through the pipelines. Inputs come from seeds; we
 import sys
 
 import torch
-from diffusers import QwenImagePipeline, QwenImageTransformer2DModel, ZImagePipeline, ZImageTransformer2DModel
+from diffusers import (QwenImagePipeline, QwenImageTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Pipeline,
+                       ZImagePipeline, ZImageTransformer2DModel)
 from safetensors.torch import save_file
-from transformers import PreTrainedTokenizerFast
+from transformers import CLIPTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
 
 def rnd(shape, seed):
@@ -31,6 +32,21 @@ def zimage(root, out, name, h, w, n_tok, t, seed):
     lat, txt = rnd((4, h, w), seed), rnd((n_tok, 32), seed + 1)
     v = m([lat.unsqueeze(1)], torch.tensor([(1000 - t) / 1000]), [txt], return_dict=False)[0][0]
     out.update({f"{name}.latent": lat, f"{name}.states": txt, f"{name}.timestep": torch.tensor([t]), f"{name}.out": -v[:, 0]})
+
+
+def sd3(root, out, name, h, w, n_tok, t, seed):
+    m = SD3Transformer2DModel.from_pretrained(f"{root}/sd3/transformer").float().eval()
+    lat, txt, pooled = rnd((1, 4, h, w), seed), rnd((1, n_tok, 64), seed + 1), rnd((1, 48), seed + 2)
+    v = m(hidden_states=lat, timestep=torch.tensor([t]), encoder_hidden_states=txt, pooled_projections=pooled, return_dict=False)[0]
+    out.update({f"{name}.latent": lat[0], f"{name}.states": txt[0], f"{name}.pooled": pooled[0], f"{name}.timestep": torch.tensor([t]),
+                f"{name}.out": v[0]})
+
+
+def sd3_pipe(root, **kw):
+    tok = [CLIPTokenizer.from_pretrained(f"{root}/sd3/{d}") for d in ("tokenizer", "tokenizer_2")]
+    t5 = T5Tokenizer.from_pretrained(f"{root}/sd3/tokenizer_3")
+    return StableDiffusion3Pipeline.from_pretrained(f"{root}/sd3", torch_dtype=torch.float32, tokenizer=tok[0], tokenizer_2=tok[1],
+                                                    tokenizer_3=t5, **kw)
 
 
 def picture(out, name, pipe, w, h, seed, steps, **kw):
@@ -62,6 +78,13 @@ def main():
         pipe = load(ZImagePipeline, f"{root}/z-image", tok)
         picture(out, "z.c", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=3.0)
         picture(out, "z.d", pipe, 16, 36, 7, 3, prompt="two blue birds, in the rain; 12 drops", guidance_scale=0.0)
+        sd3(root, out, "sd3.a", 10, 6, 21, 644.0, 51)
+        sd3(root, out, "sd3.b", 4, 18, 33, 88.25, 61)
+        pipe = sd3_pipe(root)
+        picture(out, "sd3.c", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=4.0)
+        picture(out, "sd3.d", pipe, 16, 36, 7, 3, prompt="two blue birds, in the rain; 12 drops", guidance_scale=1.0)
+        pipe = sd3_pipe(root, text_encoder_3=None)
+        picture(out, "sd3.e", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=4.0)
     save_file({k: v.contiguous() for k, v in out.items()}, f"{root}/dit.safetensors")
 
 

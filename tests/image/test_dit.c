@@ -1,4 +1,4 @@
-/* The diffusion transformers of Qwen-Image and Z-Image against diffusers' results on tiny random models: single passes,
+/* The diffusion transformers of Qwen-Image, Z-Image and SD3.5 against diffusers' results on tiny random models: single passes,
  * sides that differ, filled-up sequences; pictures of different sizes in one pass give the bytes that they give alone;
  * damaged configurations and tensors, lack of memory. See record_dit.py. */
 #include <setjmp.h>
@@ -15,6 +15,7 @@
 #include "engine/cpu/dispatch.h"
 #include "engine/image/dit.h"
 #include "engine/image/dit_qwen.h"
+#include "engine/image/dit_sd3.h"
 #include "engine/image/dit_zimage.h"
 #include "tests/golden.h"
 
@@ -30,7 +31,46 @@ struct rig {
     struct img_files *f;
     struct dit_qwen *qwen;
     struct dit_zimage *z;
+    struct dit_sd3 *sd3;
 };
+
+/* The transformer of the rig's kind (whichever `like` has) from a component. */
+static int model_open(struct rig *r, const struct rig *like, struct nn_weights *w, struct comp *c,
+                      struct err *e)
+{
+    return like->qwen ? dit_qwen_open(&r->qwen, w, c, e)
+           : like->z  ? dit_zimage_open(&r->z, w, c, e)
+                      : dit_sd3_open(&r->sd3, w, c, e);
+}
+
+static void model_close(struct rig *r)
+{
+    dit_qwen_close(r->qwen);
+    dit_zimage_close(r->z);
+    dit_sd3_close(r->sd3);
+    r->qwen = NULL;
+    r->z = NULL;
+    r->sd3 = NULL;
+}
+
+static void run_rows(struct rig *r, struct nn *n, const struct img_row *row, int n_row)
+{
+    if (r->qwen)
+        dit_qwen_run(r->qwen, n, row, n_row);
+    else if (r->z)
+        dit_zimage_run(r->z, n, row, n_row);
+    else
+        dit_sd3_run(r->sd3, n, row, n_row);
+}
+
+static const char *folder(const char *model)
+{
+    return !strcmp(model, "qwen") ? DATA "qwen-image"
+           : !strcmp(model, "z")  ? DATA "z-image"
+                                  : DATA "sd3";
+}
+static const char *const models[] = {"qwen", "z", "sd3"};
+#define N_MODEL ((int)(sizeof models / sizeof *models))
 
 static void rig_open(struct rig *r, const char *device, const char *isa, enum eng_precision p,
                      const char *model)
@@ -43,14 +83,14 @@ static void rig_open(struct rig *r, const char *device, const char *isa, enum en
     if (r->be->open(&r->dev, &o, &e))
         fail_msg("%s", e.text);
     r->be->info(r->dev, &info);
-    if (nn_weights_open(&r->w, r->be, r->dev, p, &e) ||
-        img_files_open(&r->f, strcmp(model, "qwen") ? DATA "z-image" : DATA "qwen-image", &e))
+    if (nn_weights_open(&r->w, r->be, r->dev, p, &e) || img_files_open(&r->f, folder(model), &e))
         fail_msg("%s", e.text);
     r->n = (struct nn){.be = r->be, .dev = r->dev, .mul = info.mul_dtype};
     struct comp *c = img_files_comp(r->f, "transformer");
     assert_non_null(c);
-    int rc = strcmp(model, "qwen") ? dit_zimage_open(&r->z, r->w, c, &e)
-                                   : dit_qwen_open(&r->qwen, r->w, c, &e);
+    int rc = !strcmp(model, "qwen") ? dit_qwen_open(&r->qwen, r->w, c, &e)
+             : !strcmp(model, "z")  ? dit_zimage_open(&r->z, r->w, c, &e)
+                                    : dit_sd3_open(&r->sd3, r->w, c, &e);
     if (rc)
         fail_msg("%s", e.text);
 }
@@ -58,8 +98,7 @@ static void rig_open(struct rig *r, const char *device, const char *isa, enum en
 static void rig_close(struct rig *r)
 {
     nn_close(&r->n);
-    dit_qwen_close(r->qwen);
-    dit_zimage_close(r->z);
+    model_close(r);
     nn_weights_close(r->w);
     img_files_close(r->f);
     r->be->close(r->dev);
@@ -69,7 +108,7 @@ static void rig_close(struct rig *r)
 struct sample {
     int h, w, n_tok;
     float t;
-    const float *latent, *states, *want;
+    const float *latent, *states, *pooled, *want;
 };
 
 static struct img_cond *cond_make(int n_tok, int dim)
@@ -109,11 +148,14 @@ static void finish(struct rig *r)
 /* What a pass reads of the prompts: Z-Image's captions are made first, all in one run. */
 static void conds_make(struct rig *r, const struct sample *s, int n, struct img_cond **out)
 {
-    if (r->qwen) {
+    if (!r->z) {
         for (int i = 0; i < n; i++) {
-            out[i] = cond_make(s[i].n_tok, dit_qwen_text_dim(r->qwen));
+            out[i] = cond_make(s[i].n_tok,
+                               r->qwen ? dit_qwen_text_dim(r->qwen) : dit_sd3_text_dim(r->sd3));
             memcpy(out[i]->states, s[i].states,
                    (size_t)s[i].n_tok * (size_t)out[i]->dim * sizeof(float));
+            out[i]->pooled = (float *)(uintptr_t)s[i].pooled;
+            out[i]->n_pooled = r->sd3 ? dit_sd3_pooled_dim(r->sd3) : 0;
         }
         return;
     }
@@ -139,14 +181,6 @@ static void conds_make(struct rig *r, const struct sample *s, int n, struct img_
     free(states);
 }
 
-static void run_rows(struct rig *r, const struct img_row *row, int n)
-{
-    if (r->qwen)
-        dit_qwen_run(r->qwen, &r->n, row, n);
-    else
-        dit_zimage_run(r->z, &r->n, row, n);
-}
-
 /* One pass of n samples; out[i] [C, h, w]. */
 static void pass(struct rig *r, const struct sample *s, int n, float **out)
 {
@@ -161,7 +195,7 @@ static void pass(struct rig *r, const struct sample *s, int n, float **out)
             row[i].out = out[i];
         }
         nn_begin(&r->n, dry);
-        run_rows(r, row, n);
+        run_rows(r, &r->n, row, n);
         if (dry)
             reserve(r);
         else
@@ -204,38 +238,39 @@ static const float *need(struct golden *g, size_t want, const char *prefix, cons
 static struct sample extra(struct golden *g, const char *name, int h, int w, int n_tok)
 {
     struct sample s = {.h = h, .w = w, .n_tok = n_tok};
+    bool sd3 = !strncmp(name, "sd3", 3);
     s.latent = need(g, values(&s), name, ".latent");
-    s.states = need(g, (size_t)n_tok * 32, name, ".states");
+    s.states = need(g, (size_t)n_tok * (sd3 ? 64 : 32), name, ".states");
+    s.pooled = sd3 ? need(g, 48, name, ".pooled") : NULL;
     s.want = need(g, values(&s), name, ".out");
     s.t = need(g, 1, name, ".timestep")[0];
     return s;
 }
 
-/* The pipelines' first two calls, and the recorded extra passes. Buffers that they need go to keep[0..4). */
-static int samples(const char *model, struct golden *g, struct golden *more, struct sample *s,
-                   float **keep)
+/* The pipelines' first two calls, and the recorded extra passes; buffers that they need go to keep. */
+static int samples_qwen(struct golden *g, struct golden *more, struct sample *s, float **keep)
 {
     const struct dit_patch p = {.c = C, .p = 2, .order = DIT_CHANNEL_FIRST};
-    if (!strcmp(model, "qwen")) {
-        for (int i = 0; i < 2; i++) { /* packed by the pipeline; timesteps are over 1000 */
-            char call[32];
-            snprintf(call, sizeof call, "denoiser_call%d.", i);
-            s[i] = (struct sample){.h = 16, .w = 16, .n_tok = i ? 4 : 12};
-            keep[2 * i] = calloc(values(&s[i]), sizeof(float));
-            keep[2 * i + 1] = calloc(values(&s[i]), sizeof(float));
-            dit_patch_unpack(&p, 16, 16, need(g, values(&s[i]), call, "hidden_states"), 1,
-                             keep[2 * i]);
-            dit_patch_unpack(&p, 16, 16, need(g, values(&s[i]), call, "output"), 1,
-                             keep[2 * i + 1]);
-            s[i].latent = keep[2 * i];
-            s[i].want = keep[2 * i + 1];
-            s[i].states = need(g, 0, call, "encoder_hidden_states");
-            s[i].t = need(g, 1, call, "timestep")[0] * 1000;
-        }
-        s[2] = extra(more, "qwen.a", 10, 6, 21);
-        s[3] = extra(more, "qwen.b", 4, 14, 3);
-        return 4;
+    for (int i = 0; i < 2; i++) { /* packed by the pipeline; timesteps are over 1000 */
+        char call[32];
+        snprintf(call, sizeof call, "denoiser_call%d.", i);
+        s[i] = (struct sample){.h = 16, .w = 16, .n_tok = i ? 4 : 12};
+        float *latent = keep[2 * i] = calloc(values(&s[i]), sizeof(float));
+        float *want = keep[2 * i + 1] = calloc(values(&s[i]), sizeof(float));
+        dit_patch_unpack(&p, 16, 16, need(g, values(&s[i]), call, "hidden_states"), 1, latent);
+        dit_patch_unpack(&p, 16, 16, need(g, values(&s[i]), call, "output"), 1, want);
+        s[i].latent = latent;
+        s[i].want = want;
+        s[i].states = need(g, 0, call, "encoder_hidden_states");
+        s[i].t = need(g, 1, call, "timestep")[0] * 1000;
     }
+    s[2] = extra(more, "qwen.a", 10, 6, 21);
+    s[3] = extra(more, "qwen.b", 4, 14, 3);
+    return 4;
+}
+
+static int samples_zimage(struct golden *g, struct golden *more, struct sample *s, float **keep)
+{
     for (int i = 0; i < 2;
          i++) { /* only the first picture's result is kept, before it is negated */
         char call[32];
@@ -255,17 +290,38 @@ static int samples(const char *model, struct golden *g, struct golden *more, str
     return 4;
 }
 
+static int samples_sd3(struct golden *g, struct golden *more, struct sample *s)
+{
+    for (int i = 0; i < 4; i++) { /* both halves of both calls */
+        char call[32];
+        size_t half = (size_t)i % 2;
+        snprintf(call, sizeof call, "denoiser_call%d.", i / 2);
+        s[i] = (struct sample){.h = 16, .w = 16, .n_tok = 93};
+        s[i].latent = need(g, 0, call, "hidden_states") + half * values(&s[i]);
+        s[i].want = need(g, 0, call, "output") + half * values(&s[i]);
+        s[i].states = need(g, 2 * 93 * 64, call, "encoder_hidden_states") + half * 93 * 64;
+        s[i].pooled = need(g, 2 * 48, call, "pooled_projections") + half * 48;
+        s[i].t = need(g, 2, call, "timestep")[half];
+    }
+    s[4] = extra(more, "sd3.a", 10, 6, 21);
+    s[5] = extra(more, "sd3.b", 4, 18, 33);
+    return 6;
+}
+
 static void compare(const char *model, const char *device, const char *isa, enum eng_precision p,
                     double bound)
 {
-    struct golden *g = golden_open(strcmp(model, "qwen") ? DATA "z-image/golden.safetensors"
-                                                         : DATA "qwen-image/golden.safetensors");
+    char path[64];
+    snprintf(path, sizeof path, "%s/golden.safetensors", folder(model));
+    struct golden *g = golden_open(path);
     struct golden *more = golden_open(DATA "dit.safetensors");
-    struct sample s[4];
-    float *keep[4] = {0}, *alone[4], *mixed[4];
+    struct sample s[6];
+    float *keep[6] = {0}, *alone[6], *mixed[6];
     struct rig r;
     assert_true(g && more);
-    int n = samples(model, g, more, s, keep);
+    int n = !strcmp(model, "qwen") ? samples_qwen(g, more, s, keep)
+            : !strcmp(model, "z")  ? samples_zimage(g, more, s, keep)
+                                   : samples_sd3(g, more, s);
     rig_open(&r, device, isa, p, model);
     for (int i = 0; i < n; i++) {
         alone[i] = calloc(values(&s[i]), sizeof(float));
@@ -312,6 +368,12 @@ static void test_zimage(void **state)
     every_table("z");
 }
 
+static void test_sd3(void **state)
+{
+    (void)state;
+    every_table("sd3");
+}
+
 /* ---- what is refused ---- */
 
 struct damage {
@@ -343,6 +405,11 @@ static const struct damage damages[] = {
     {"z", Z_CONFIG("32", "[8, 4, 2]", ""), "axes_dims", ERR_INVAL},
     {"z", Z_CONFIG("32", "[8, 4, 4]", ", \"all_patch_size\": [4]"), "all_x_embedder.4-1",
      ERR_NOTFOUND},
+    {"sd3", "{\"qk_norm\": \"layer_norm\"}", "qk_norm", ERR_UNSUPPORTED},
+    {"sd3", "{\"in_channels\": 4, \"out_channels\": 4}", "pos_embed.proj", ERR_INVAL},
+    {"sd3", "{\"caption_projection_dim\": 5}", "caption_projection_dim", ERR_INVAL},
+    {"sd3", "{\"num_layers\": 2, \"dual_attention_layers\": [2]}", "dual_attention_layers",
+     ERR_INVAL},
     {"z", Z_CONFIG("64", "[16, 8, 8]", ", \"cap_feat_dim\": 32"), "tensor", ERR_INVAL},
 };
 
@@ -350,13 +417,11 @@ static int open_with(struct rig *r, const char *config, struct err *e)
 {
     struct comp c = *img_files_comp(r->f, "transformer");
     struct nn_weights *w = NULL;
-    struct dit_qwen *q = NULL;
-    struct dit_zimage *z = NULL;
+    struct rig other = {0};
     assert_int_equal(config_open_text(&c.cfg, config, strlen(config), "config.json", e), 0);
     assert_int_equal(nn_weights_open(&w, r->be, r->dev, PRECISION_F32, e), 0);
-    int rc = r->qwen ? dit_qwen_open(&q, w, &c, e) : dit_zimage_open(&z, w, &c, e);
-    dit_qwen_close(q);
-    dit_zimage_close(z);
+    int rc = model_open(&other, r, w, &c, e);
+    model_close(&other);
     nn_weights_close(w);
     config_close(c.cfg);
     return rc;
@@ -392,37 +457,26 @@ static void test_damage(void **state)
 static void test_plan(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen", "z"};
-    for (int k = 0; k < 2; k++) {
-        struct rig r;
+    for (int k = 0; k < N_MODEL; k++) {
+        struct rig r, plan = {0};
         struct err e = {0};
-        struct nn_weights *w = NULL;
-        struct dit_qwen *q = NULL;
-        struct dit_zimage *z = NULL;
         struct img_cond cond = {.n_tok = 32};
         struct img_row row = {.h = 8, .w = 12, .cond = &cond};
-        size_t peak[2];
         rig_open(&r, "cpu", NULL, PRECISION_F32, models[k]);
-        struct comp *c = img_files_comp(r.f, "transformer");
-        struct nn n = {.be = r.be, .mul = r.n.mul};
-        assert_int_equal(nn_weights_open(&w, r.be, NULL, PRECISION_F32, &e), 0);
-        assert_int_equal(r.qwen ? dit_qwen_open(&q, w, c, &e) : dit_zimage_open(&z, w, c, &e), 0);
-        assert_int_equal(nn_weights_bytes(w), nn_weights_bytes(r.w));
-        for (int i = 0; i < 2; i++) {
-            struct nn *one = i ? &n : &r.n;
-            nn_begin(one, true);
-            if (r.qwen)
-                dit_qwen_run(i ? q : r.qwen, one, &row, 1);
-            else
-                dit_zimage_run(i ? z : r.z, one, &row, 1);
-            assert_int_equal(nn_end(one, &e), 0);
-            peak[i] = one->mem.peak;
-        }
-        assert_true(peak[0] > 0);
-        assert_int_equal(peak[0], peak[1]);
-        dit_qwen_close(q);
-        dit_zimage_close(z);
-        nn_weights_close(w);
+        plan.n = (struct nn){.be = r.be, .mul = r.n.mul};
+        assert_int_equal(nn_weights_open(&plan.w, r.be, NULL, PRECISION_F32, &e), 0);
+        assert_int_equal(model_open(&plan, &r, plan.w, img_files_comp(r.f, "transformer"), &e), 0);
+        assert_int_equal(nn_weights_bytes(plan.w), nn_weights_bytes(r.w));
+        nn_begin(&r.n, true);
+        run_rows(&r, &r.n, &row, 1);
+        nn_begin(&plan.n, true);
+        run_rows(&plan, &plan.n, &row, 1);
+        assert_int_equal(nn_end(&r.n, &e), 0);
+        assert_int_equal(nn_end(&plan.n, &e), 0);
+        assert_true(r.n.mem.peak > 0);
+        assert_int_equal(r.n.mem.peak, plan.n.mem.peak);
+        model_close(&plan);
+        nn_weights_close(plan.w);
         rig_close(&r);
     }
 }
@@ -435,15 +489,13 @@ static void failing_open(struct rig *r)
     int rc = -1;
     for (long i = 1; rc && i < 3000; i++) {
         struct nn_weights *w = NULL;
-        struct dit_qwen *q = NULL;
-        struct dit_zimage *z = NULL;
+        struct rig other = {0};
         assert_int_equal(nn_weights_open(&w, r->be, r->dev, PRECISION_F32, &e), 0);
         mem_fail_after(i, true);
-        rc = r->qwen ? dit_qwen_open(&q, w, c, &e) : dit_zimage_open(&z, w, c, &e);
+        rc = model_open(&other, r, w, c, &e);
         mem_fail_after(0, false);
         assert_true(rc == 0 || rc == ERR_NOMEM);
-        dit_qwen_close(q);
-        dit_zimage_close(z);
+        model_close(&other);
         nn_weights_close(w);
     }
     assert_int_equal(rc, 0);
@@ -457,7 +509,7 @@ static void failing_pass(struct rig *r, struct img_row *row, struct img_cond *co
     for (long i = 1; rc && i < 200; i++) {
         nn_begin(&r->n, false);
         mem_fail_after(i, true);
-        run_rows(r, row, 1);
+        run_rows(r, &r->n, row, 1);
         mem_fail_after(0, false);
         rc = nn_end(&r->n, &e);
         assert_true(rc == 0 || rc == ERR_NOMEM);
@@ -465,23 +517,28 @@ static void failing_pass(struct rig *r, struct img_row *row, struct img_cond *co
     assert_int_equal(rc, 0);
     cond->dim++;
     nn_begin(&r->n, false);
-    run_rows(r, row, 1);
+    run_rows(r, &r->n, row, 1);
     assert_int_equal(nn_end(&r->n, &e), ERR_INVAL);
     cond->dim--;
     r->n.mem.cap /= 2;
     nn_begin(&r->n, false);
-    run_rows(r, row, 1);
+    run_rows(r, &r->n, row, 1);
     assert_int_equal(nn_end(&r->n, &e), ERR_NOMEM);
 }
 
 static void test_no_memory(void **state)
 {
     (void)state;
-    static const char *const models[] = {"qwen", "z"};
-    float latent[C * 8 * 4] = {0.5f}, out[C * 8 * 4], states[40 * 32] = {1}, *at = out;
-    const struct sample s = {
-        .h = 8, .w = 4, .n_tok = 40, .t = 500, .latent = latent, .states = states};
-    for (int k = 0; k < 2; k++) {
+    float latent[C * 8 * 4] = {0.5f}, out[C * 8 * 4], states[40 * 64] = {1}, pooled[48] = {0},
+                         *at = out;
+    const struct sample s = {.h = 8,
+                             .w = 4,
+                             .n_tok = 40,
+                             .t = 500,
+                             .latent = latent,
+                             .states = states,
+                             .pooled = pooled};
+    for (int k = 0; k < N_MODEL; k++) {
         struct rig r;
         struct img_cond *cond;
         rig_open(&r, "cpu", NULL, PRECISION_F32, models[k]);
@@ -499,9 +556,9 @@ static void test_no_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen),      cmocka_unit_test(test_zimage),
-        cmocka_unit_test(test_damage),    cmocka_unit_test(test_plan),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_qwen), cmocka_unit_test(test_zimage),
+        cmocka_unit_test(test_sd3),  cmocka_unit_test(test_damage),
+        cmocka_unit_test(test_plan), cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

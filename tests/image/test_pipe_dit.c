@@ -1,4 +1,4 @@
-/* Qwen-Image and Z-Image from text to pixels through the engine's door, against diffusers' pipelines on tiny random
+/* Qwen-Image, Z-Image and SD3.5 from text to pixels through the engine's door, against diffusers' pipelines on tiny random
  * models: tokenizer and template, text encoder, noise, guidance, schedule, decoding. Pictures of different sizes and step
  * numbers beside each other give the bytes that they give alone. See record_dit.py. */
 #include <setjmp.h>
@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -57,6 +58,25 @@ static const struct shot zimage[] = {
       .height = 36,
       .steps = 3,
       .guidance = 0,
+      .seed = 7}},
+};
+
+static const struct shot sd3[] = {
+    {"sd3.c.image",
+     {.prompt = FIRST,
+      .negative = "blurry",
+      .width = 28,
+      .height = 20,
+      .steps = 4,
+      .guidance = 4,
+      .seed = 42}},
+    {"sd3.d.image",
+     {.prompt = OTHER,
+      .negative = "x",
+      .width = 16,
+      .height = 36,
+      .steps = 3,
+      .guidance = 1,
       .seed = 7}},
 };
 
@@ -179,11 +199,72 @@ static void test_zimage(void **state)
     every_table(DATA "z-image", zimage);
 }
 
+static void test_sd3(void **state)
+{
+    (void)state;
+    every_table(DATA "sd3", sd3);
+}
+
+/* The same model without its T5, which many leave out: a folder of links, and an index that says so. */
+static void test_sd3_without_t5(void **state)
+{
+    (void)state;
+    static const char *const part[] = {"scheduler", "text_encoder", "text_encoder_2",
+                                       "tokenizer", "tokenizer_2",  "transformer",
+                                       "vae"};
+    static const struct shot shots[] = {
+        {"sd3.e.image",
+         {.prompt = FIRST,
+          .negative = "blurry",
+          .width = 28,
+          .height = 20,
+          .steps = 4,
+          .guidance = 4,
+          .seed = 42}},
+        {"sd3.e.image",
+         {.prompt = FIRST,
+          .negative = "blurry",
+          .width = 28,
+          .height = 20,
+          .steps = 4,
+          .guidance = 4,
+          .seed = 42}},
+    };
+    char dir[] = "/tmp/stepd-sd3-XXXXXX", here[512], from[640], to[640];
+    assert_non_null(mkdtemp(dir));
+    assert_non_null(getcwd(here, sizeof here));
+    snprintf(to, sizeof to, "%s/model_index.json", dir);
+    FILE *f = fopen(to, "w");
+    assert_non_null(f);
+    fputs("{\"_class_name\": \"StableDiffusion3Pipeline\", \"text_encoder_3\": [null, null], "
+          "\"tokenizer_3\": [null, null]",
+          f);
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        const char *cls = !strcmp(part[i], "vae") ? "AutoencoderKL" : "x";
+        fprintf(f, ", \"%s\": [\"diffusers\", \"%s\"]", part[i], cls);
+        snprintf(from, sizeof from, "%s/" DATA "sd3/%s", here, part[i]);
+        snprintf(to, sizeof to, "%s/%s", dir, part[i]);
+        assert_int_equal(symlink(from, to), 0);
+    }
+    fputs("}\n", f);
+    assert_int_equal(fclose(f), 0);
+    compare(dir, shots, "cpu", NULL, PRECISION_F32, 0.6);
+    for (size_t i = 0; i < sizeof part / sizeof *part; i++) {
+        snprintf(to, sizeof to, "%s/%s", dir, part[i]);
+        assert_int_equal(unlink(to), 0);
+    }
+    snprintf(to, sizeof to, "%s/model_index.json", dir);
+    assert_int_equal(unlink(to), 0);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_qwen),
         cmocka_unit_test(test_zimage),
+        cmocka_unit_test(test_sd3),
+        cmocka_unit_test(test_sd3_without_t5),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

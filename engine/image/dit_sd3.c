@@ -1,0 +1,259 @@
+/* Stable Diffusion 3's denoiser: blocks of two streams without rotation, positions by a table whose middle is cut out.
+ * See dit_sd3.h. */
+#include "engine/image/dit_sd3.h"
+#include "engine/base/mem.h"
+#include "engine/image/dit.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LAYERS_MAX 1024
+#define TIME_DIM   256
+
+struct dit_sd3 {
+    struct dit_patch patch;
+    int dim, text_dim, pooled_dim, n_layer, n_head, head_dim, pos_max, sample_size;
+    struct nn_conv img_in; /* [dim, p, p, c]: as a product over patches whose channels come last */
+    struct nn_linear pos, txt_in, norm_out, proj_out;
+    struct dit_mlp time, pooled;
+    struct dit_joint *block;
+    bool *dual;           /* [n_layer] an attention of the image to itself, too */
+    struct dit_rows rows; /* of the last pass: its layouts point here */
+};
+
+static int config_read(struct dit_sd3 *m, struct config *c, struct err *e)
+{
+    int out;
+    m->patch = (struct dit_patch){.c = (int)config_int(c, "in_channels", 16, 1, 4096),
+                                  .p = (int)config_int(c, "patch_size", 2, 1, 16),
+                                  .order = DIT_CHANNEL_LAST};
+    out = (int)config_int(c, "out_channels", 16, 1, 4096);
+    m->n_layer = (int)config_int(c, "num_layers", 18, 1, LAYERS_MAX);
+    m->head_dim = (int)config_int(c, "attention_head_dim", 64, 1, 1024);
+    m->n_head = (int)config_int(c, "num_attention_heads", 18, 1, 1024);
+    m->text_dim = (int)config_int(c, "joint_attention_dim", 4096, 1, 1 << 20);
+    m->pooled_dim = (int)config_int(c, "pooled_projection_dim", 2048, 1, 1 << 20);
+    m->pos_max = (int)config_int(c, "pos_embed_max_size", 96, 1, 4096);
+    m->sample_size = (int)config_int(c, "sample_size", 128, 1, 4096);
+    m->dim = m->n_head * m->head_dim;
+    int caption = (int)config_int(c, "caption_projection_dim", 1152, 1, 1 << 20);
+    const char *norm = config_str(c, "qk_norm", "rms_norm");
+    int rc = config_error(c, e);
+    if (rc)
+        return rc;
+    if (strcmp(norm, "rms_norm") != 0)
+        return err_set(e, ERR_UNSUPPORTED, "transformer: qk_norm \"%.40s\" is not known", norm);
+    if (caption != m->dim || out != m->patch.c)
+        return err_set(e, ERR_INVAL,
+                       "transformer: caption_projection_dim %d must be %d, out_channels %d must be "
+                       "in_channels",
+                       caption, m->dim, out);
+    return 0;
+}
+
+static int dual_read(struct dit_sd3 *m, struct config *c, struct err *e)
+{
+    m->block = mem_calloc((size_t)m->n_layer, sizeof *m->block);
+    m->dual = mem_calloc((size_t)m->n_layer, sizeof *m->dual);
+    if (!m->block || !m->dual)
+        return err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_layer);
+    int n = config_len(c, "dual_attention_layers");
+    for (int i = 0; i < n; i++)
+        m->dual[config_int_at(c, "dual_attention_layers", i, 0, m->n_layer - 1)] = true;
+    return config_error(c, e);
+}
+
+static void block_load(struct dit_sd3 *m, struct nn_load *l, int i)
+{
+    bool last = i == m->n_layer - 1;
+    struct dit_joint *b = &m->block[i];
+    const struct dit_stream_names img = {.mod = "norm1.linear",
+                                         .q = "attn.to_q",
+                                         .k = "attn.to_k",
+                                         .v = "attn.to_v",
+                                         .norm_q = "attn.norm_q",
+                                         .norm_k = "attn.norm_k",
+                                         .out = "attn.to_out.0",
+                                         .up = "ff.net.0.proj",
+                                         .down = "ff.net.2",
+                                         .second = m->dual[i] ? "attn2." : NULL};
+    const struct dit_stream_names txt = {.mod = "norm1_context.linear",
+                                         .q = "attn.add_q_proj",
+                                         .k = "attn.add_k_proj",
+                                         .v = "attn.add_v_proj",
+                                         .norm_q = "attn.norm_added_q",
+                                         .norm_k = "attn.norm_added_k",
+                                         .out = last ? NULL : "attn.to_add_out",
+                                         .up = "ff_context.net.0.proj",
+                                         .down = "ff_context.net.2"};
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
+    b->n_head = m->n_head;
+    b->head_dim = m->head_dim;
+    dit_stream_load(l, &b->img, m->dim, m->head_dim, prefix, &img);
+    dit_stream_load(l, &b->txt, m->dim, m->head_dim, prefix, &txt);
+}
+
+#define EMBED(what)                                                                                \
+    "time_text_embed." what "_embedder.linear_1", "time_text_embed." what "_embedder.linear_2"
+
+static void weights_load(struct dit_sd3 *m, struct nn_load *l)
+{
+    int64_t d = m->dim, wide = (int64_t)m->patch.c * m->patch.p * m->patch.p;
+    nn_load_conv(l, &m->img_in, m->patch.c, m->dim, m->patch.p, "pos_embed.proj");
+    nn_load_table(l, &m->pos, d, (int64_t)m->pos_max * m->pos_max, "pos_embed.pos_embed");
+    nn_load_linear(l, &m->txt_in, m->text_dim, d, 0, "context_embedder");
+    dit_mlp_load(l, &m->time, (int64_t[3]){TIME_DIM, d, d}, EMBED("timestep"));
+    dit_mlp_load(l, &m->pooled, (int64_t[3]){m->pooled_dim, d, d}, EMBED("text"));
+    for (int i = 0; i < m->n_layer && !l->rc; i++)
+        block_load(m, l, i);
+    nn_load_linear(l, &m->norm_out, d, 2 * d, 0, "norm_out.linear");
+    nn_load_linear(l, &m->proj_out, d, wide, 0, "proj_out");
+}
+
+int dit_sd3_open(struct dit_sd3 **out, struct nn_weights *w, struct comp *c, struct err *e)
+{
+    struct dit_sd3 *m = mem_calloc(1, sizeof *m);
+    struct nn_load l = {.w = w, .c = c, .e = e};
+    *out = NULL;
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the transformer");
+    l.rc = config_read(m, c->cfg, e);
+    if (!l.rc)
+        l.rc = dual_read(m, c->cfg, e);
+    if (!l.rc)
+        weights_load(m, &l);
+    if (l.rc)
+        dit_sd3_close(m);
+    else
+        *out = m;
+    return l.rc;
+}
+
+void dit_sd3_close(struct dit_sd3 *m)
+{
+    if (!m)
+        return;
+    dit_rows_close(&m->rows);
+    free(m->block);
+    free(m->dual);
+    free(m);
+}
+
+int dit_sd3_channels(const struct dit_sd3 *m)
+{
+    return m->patch.c;
+}
+
+int dit_sd3_patch(const struct dit_sd3 *m)
+{
+    return m->patch.p;
+}
+
+int dit_sd3_text_dim(const struct dit_sd3 *m)
+{
+    return m->text_dim;
+}
+
+int dit_sd3_pooled_dim(const struct dit_sd3 *m)
+{
+    return m->pooled_dim;
+}
+
+int dit_sd3_tokens_max(const struct dit_sd3 *m)
+{
+    return m->pos_max;
+}
+
+int dit_sd3_sample_size(const struct dit_sd3 *m)
+{
+    return m->sample_size;
+}
+
+/* img [img rows, dim] += the middle of the table of positions, cut to each picture's size. */
+static void positions_add(const struct dit_sd3 *m, struct nn *n, const struct img_row *row,
+                          int n_row, struct tensor img)
+{
+    int32_t n_img = dit_rows_sum(&m->rows, DIT_IMG), *ids = NULL;
+    struct tensor at = nn_tmp(n, DT_I32, 1, n_img);
+    struct tensor pos = nn_tmp(n, DT_F32, n_img, m->dim);
+    if (!n->dry)
+        ids = dit_host(n, n_img, 1, sizeof *ids);
+    int32_t *p = ids;
+    for (int i = 0; i < n_row && ids; i++) {
+        int h = row[i].h / m->patch.p, w = row[i].w / m->patch.p;
+        int top = (m->pos_max - h) / 2, left = (m->pos_max - w) / 2;
+        if (h > m->pos_max || w > m->pos_max) {
+            nn_done(n, "positions", ERR_LIMIT);
+            break;
+        }
+        for (int y = 0; y < h; y++)
+            for (int x = 0; x < w; x++)
+                *p++ = (top + y) * m->pos_max + left + x;
+    }
+    if (ids)
+        nn_put(n, &at, ids);
+    free(ids);
+    NN_OP(n, lookup, .dst = pos, .ids = at, .w = m->pos.w);
+    NN_OP(n, gate_add, .x = img, .y = pos, .factor = 1, .layout = -1);
+    nn_free(n, &pos);
+    nn_free(n, &at);
+}
+
+/* The sum of the embeddings of timestep and prompt, after SiLU: what every modulation reads. */
+static struct tensor embed(const struct dit_sd3 *m, struct nn *n, const struct img_row *row,
+                           int n_row)
+{
+    float *t = dit_host(n, n_row, 1, sizeof *t);
+    if (!t)
+        return (struct tensor){0};
+    for (int i = 0; i < n_row; i++)
+        t[i] = row[i].timestep;
+    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1);
+    struct tensor sum = dit_mlp_run(n, &m->time, wave);
+    nn_free(n, &wave);
+    free(t);
+    struct tensor pooled = dit_put_pooled(n, row, n_row, m->pooled_dim);
+    struct tensor more = dit_mlp_run(n, &m->pooled, pooled);
+    nn_free(n, &pooled);
+    NN_OP(n, gate_add, .x = sum, .y = more, .factor = 1, .layout = -1);
+    nn_free(n, &more);
+    struct tensor act = nn_act(n, sum, IMAGE_ACT_SILU, n->mul);
+    nn_free(n, &sum);
+    return act;
+}
+
+void dit_sd3_run(struct dit_sd3 *m, struct nn *n, const struct img_row *row, int n_row)
+{
+    struct dit_pass p = {.rows = &m->rows};
+    if (dit_rows_begin(&m->rows, n_row)) {
+        nn_done(n, "rows", ERR_NOMEM);
+        return;
+    }
+    for (int i = 0; i < n_row; i++)
+        dit_rows_add(&m->rows, row[i].cond->n_tok, dit_patch_count(&m->patch, &row[i]));
+    dit_rows_layouts(&m->rows, n);
+    p.temb = embed(m, n, row, n_row);
+
+    const struct nn_linear in = {m->img_in.w, m->img_in.bias,
+                                 (int64_t)m->patch.c * m->patch.p * m->patch.p, m->dim};
+    struct tensor x = dit_put_latents(n, &m->patch, row, n_row, m->rows.start[DIT_IMG]);
+    struct tensor img = nn_linear(n, &in, x);
+    nn_free(n, &x);
+    positions_add(m, n, row, n_row, img);
+    x = dit_put_states(n, row, n_row, m->text_dim);
+    struct tensor txt = nn_linear(n, &m->txt_in, x);
+    nn_free(n, &x);
+
+    for (int i = 0; i < m->n_layer && !n->rc; i++)
+        dit_joint_run(n, &m->block[i], &p, txt, img);
+
+    struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
+    x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
+    struct tensor out = nn_linear(n, &m->proj_out, x);
+    dit_get_latents(n, &m->patch, out, 1, row, n_row, m->rows.start[DIT_IMG]);
+    struct tensor *const all[] = {&p.temb, &img, &txt, &mod, &x, &out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        nn_free(n, all[i]);
+}
