@@ -21,6 +21,7 @@ const char *const img_fields[] = {"model",
                                   "moderation",
                                   "style",
                                   "user",
+                                  "safety_identifier",
                                   "stream",
                                   "partial_images",
                                   "progress",
@@ -203,7 +204,8 @@ enum img_sampler img_sampler_used(const struct img_call *g)
 
 enum img_schedule img_schedule_used(const struct img_call *g)
 {
-    return g->p.schedule ? g->p.schedule : g->m->image.schedule_default;
+    enum img_schedule s = g->p.schedule ? g->p.schedule : g->m->image.schedule_default;
+    return s ? s : IMG_SCHEDULE_NORMAL;
 }
 
 static bool is_flow(const struct img_call *g)
@@ -230,43 +232,34 @@ static bool cut_tail(char *s, const char *tail)
     return true;
 }
 
-static int bad_sampler(struct api_call *c, const char *at, struct view v)
+/* The sampler that a text means, and Karras' schedule when its name ends in that, as A1111 once wrote it ("DPM++ 2M
+ * Karras"). False: none. */
+static bool parse_sampler(struct view v, enum img_sampler *sampler, bool *karras)
 {
-    return api__bad(c, at, "invalid_value",
-                    "Invalid value for '%s': '%.60s'. Supported values are: 'euler', 'euler_a', "
-                    "'ddim', 'dpm++2m', 'lcm', 'flow_euler', 'default'.",
-                    at, v.p);
+    char name[64];
+    const struct word *w = samplers;
+    squeeze(v, name, sizeof name);
+    cut_tail(name, "scheduler");
+    *karras = cut_tail(name, "karras");
+    while (w->text && strcmp(w->text, name) != 0)
+        w++;
+    *sampler = (enum img_sampler)w->value;
+    return w->text;
 }
 
-/* A sampler's name may end in the schedule, as A1111 once wrote it: "DPM++ 2M Karras". */
 static int get_sampler(struct api_call *c, struct img_call *g, json_t *o)
 {
     const char *at;
     struct view v = {0};
-    char name[64];
-    int schedule = IMG_SCHEDULE_DEFAULT;
-    if (get_words(c, o, NAMES("scheduler", "schedule"), schedules, &schedule) ||
-        find_alias(c, o, NAMES("sampler", "sampler_name", "sampler_index"), &at) ||
+    bool karras = false;
+    if (find_alias(c, o, NAMES("sampler", "sampler_name", "sampler_index"), &at) ||
         (at && api__get_str(c, o, at, &v)))
         return ERR_INVAL;
-    g->p.schedule = (enum img_schedule)schedule;
-    if (!v.p)
-        return 0;
-    squeeze(v, name, sizeof name);
-    cut_tail(name, "scheduler");
-    if (cut_tail(name, "karras")) {
-        if (schedule == IMG_SCHEDULE_NORMAL)
-            return api__bad(
-                c, at, "invalid_value",
-                "Invalid '%s': it names the schedule 'karras', and another is asked for.", at);
-        g->p.schedule = IMG_SCHEDULE_KARRAS;
-    }
-    const struct word *w = samplers;
-    while (w->text && strcmp(w->text, name) != 0)
-        w++;
-    if (!w->text)
-        return bad_sampler(c, at, v);
-    g->p.sampler = (enum img_sampler)w->value;
+    if (v.p && !parse_sampler(v, &g->p.sampler, &karras))
+        return api__bad(c, at, "invalid_value",
+                        "Invalid value for '%s': '%.60s'. Supported values are: 'euler', "
+                        "'euler_a', 'ddim', 'dpm++2m', 'lcm', 'flow_euler', 'default'.",
+                        at, v.p);
     if (is_flow(g) && g->p.sampler == IMG_SAMPLER_EULER) /* what others call it */
         g->p.sampler = IMG_SAMPLER_FLOW_EULER;
     if (g->p.sampler && is_flow(g) != (g->p.sampler == IMG_SAMPLER_FLOW_EULER))
@@ -274,6 +267,31 @@ static int get_sampler(struct api_call *c, struct img_call *g, json_t *o)
                         "Invalid '%s': the model '%.60s' is a %s model, which '%s' cannot sample.",
                         at, g->m->name, is_flow(g) ? "flow" : "diffusion",
                         img_sampler_name(g->p.sampler));
+    if (karras && g->p.schedule == IMG_SCHEDULE_NORMAL)
+        return api__bad(c, at, "invalid_value",
+                        "Invalid '%s': it names the schedule 'karras', and another is asked for.",
+                        at);
+    if (karras)
+        g->p.schedule = IMG_SCHEDULE_KARRAS;
+    return 0;
+}
+
+static int get_schedule(struct api_call *c, struct img_call *g, json_t *o)
+{
+    const char *const names[] = {"scheduler", "schedule", NULL}, *at;
+    int schedule = IMG_SCHEDULE_DEFAULT;
+    if (get_words(c, o, names, schedules, &schedule) || find_alias(c, o, names, &at))
+        return ERR_INVAL;
+    g->p.schedule = (enum img_schedule)schedule;
+    if (get_sampler(c, g, o))
+        return ERR_INVAL;
+    enum img_sampler s = img_sampler_used(g);
+    if (g->p.schedule == IMG_SCHEDULE_KARRAS && s != IMG_SAMPLER_EULER &&
+        s != IMG_SAMPLER_EULER_A && s != IMG_SAMPLER_DPMPP_2M)
+        return api__bad(c, at ? at : "sampler", "unsupported_value",
+                        "Invalid '%s': 'karras' needs the sampler 'euler', 'euler_a' or 'dpm++2m', "
+                        "not '%s'.",
+                        at ? at : "sampler", img_sampler_name(s));
     return 0;
 }
 
@@ -564,7 +582,8 @@ static int check_others(struct api_call *c, json_t *o)
     return get_word(c, o, "moderation", moderations, &unused) ||
                    get_word(c, o, "style", styles, &unused) ||
                    get_word(c, o, "input_fidelity", fidelities, &unused) ||
-                   api__get_str(c, o, "user", &user)
+                   api__get_str(c, o, "user", &user) ||
+                   api__get_str(c, o, "safety_identifier", &user)
                ? ERR_INVAL
                : 0;
 }
@@ -578,7 +597,7 @@ int img_params(struct api_call *c, struct img_call *g, json_t *o)
         return ERR_INVAL;
     g->n = (int)n;
     if (get_size(c, g, o) || get_steps(c, g, o) || get_guidance(c, g, o) || get_seed(c, g, o) ||
-        get_sampler(c, g, o) || get_format(c, g, o))
+        get_schedule(c, g, o) || get_format(c, g, o))
         return ERR_INVAL;
     return check_others(c, o);
 }
