@@ -18,13 +18,18 @@ int tok__read_file(const char *path, struct buf *b, struct err *e)
         return err_set(e, errno == ENOENT ? ERR_NOTFOUND : ERR_IO, "cannot be opened: %s",
                        strerror(errno));
     char chunk[16384];
-    for (size_t k; !b->failed && (k = fread(chunk, 1, sizeof chunk, f)) > 0;)
+    int rc = 0;
+    for (size_t k; !rc && (k = fread(chunk, 1, sizeof chunk, f)) > 0;) {
+        rc = buf_reserve(b, k); /* says which of the two reasons it was */
         buf_add(b, chunk, k);
+    }
     bool io = ferror(f) != 0;
     fclose(f);
     if (io)
         return err_set(e, ERR_IO, "cannot be read");
-    return b->failed ? err_set(e, ERR_LIMIT, "larger than %zu bytes", b->limit) : 0;
+    if (rc == ERR_LIMIT)
+        return err_set(e, rc, "larger than %zu bytes", b->limit);
+    return rc ? nomem(e) : 0;
 }
 
 int tok__new(struct tokenizer **out, enum tok_kind kind, int64_t n_vocab, struct err *e)
