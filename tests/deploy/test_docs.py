@@ -7,10 +7,12 @@ import importlib.util
 import lzma
 import os
 import re
+import struct
 import subprocess
 import sys
 import tempfile
 import unittest
+import zlib
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(TOP, "tests"))
@@ -31,6 +33,16 @@ def tiny_model(folder):
     with lzma.open(os.path.join(TOP, "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz")) as f, open(model, "wb") as out:
         out.write(f.read())
     return model
+
+
+def png(side, alpha):
+    """A square grey PNG, its upper half with this alpha."""
+    rows = b"".join(b"\0" + bytes([128, 128, 128, alpha if y < side // 2 else 255]) * side for y in range(side))
+
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", side, side, 8, 6, 0, 0, 0)) +
+            chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
 def chat_template(folder):
@@ -85,6 +97,46 @@ class Examples(unittest.TestCase):
         self.answered()
 
 
+class ImageExamples(unittest.TestCase):
+    """The examples of images.md, as they stand, against the model that comes with the sources."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.dir = tempfile.TemporaryDirectory()
+        cls.d = Daemon("--device", "cpu", model=os.path.join(TOP, "models", "tiny-t2i"), name="tiny-t2i")
+        for name, alpha in (("photo.png", 255), ("mask.png", 0)):
+            with open(os.path.join(cls.dir.name, name), "wb") as f:
+                f.write(png(64, alpha))
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.d.__exit__(None, None, None)
+        cls.dir.cleanup()
+
+    def examples(self, kind):
+        found = re.findall("```" + kind + r"\n(.*?)```", read("docs/images.md"), re.S)
+        self.assertTrue(found)
+        return [x.replace("127.0.0.1:8000", f"127.0.0.1:{self.d.port}") for x in found]
+
+    def run_example(self, *cmd):
+        r = subprocess.run(cmd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * SLOW, cwd=self.dir.name)
+        self.assertEqual(r.returncode, 0, r.stdout)
+        return r.stdout
+
+    def test_curl(self):
+        for text in self.examples("sh"):
+            out = self.run_example("sh", "-c", text.replace("curl ", "curl -sSf ", 1))
+            self.assertIn('"b64_json":"iVBORw0KGgo', out)
+
+    def test_python(self):
+        if not importlib.util.find_spec("openai"):
+            self.skipTest("the openai package is not there (conf/setup.sh test)")
+        for text in self.examples("python"):
+            self.assertIn("image_generation.completed", self.run_example(sys.executable, "-c", text))
+        with open(os.path.join(self.dir.name, "picture-1.png"), "rb") as f:
+            self.assertEqual(f.read(8), b"\x89PNG\r\n\x1a\n")
+
+
 class Docs(unittest.TestCase):
     def test_generated(self):
         for name, kind in (("docs/configuration.md", "--markdown"), ("conf/stepd.ini", "--ini")):
@@ -92,7 +144,7 @@ class Docs(unittest.TestCase):
 
     def test_options(self):
         options = set(re.findall(r"^OPT\((\w+),", read("conf/options.def"), re.M))
-        named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md")))
+        named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md") + read("docs/images.md")))
         # Words with dashes that are no options.
         named -= {"no-new-privileges", "x-request-id", "x-api-key"}
         self.assertEqual(sorted(n for n in named if n.replace("-", "_") not in options), [])
@@ -114,6 +166,17 @@ class Docs(unittest.TestCase):
             self.assertTrue(tables, source)
             for field in re.findall(r'"(\w+)"', "".join(tables)):
                 self.assertTrue(f"`{field}" in api or f".{field}`" in api, f"api.md does not name {field} of {source}")
+
+    def test_image_fields(self):
+        doc = read("docs/images.md")
+        tables = re.findall(r"const char \*const (?:img_fields|edits)\[\] = \{(.*?)NULL\s*\}", read("api/images_params.c") + read("api/images.c"), re.S)
+        self.assertEqual(len(tables), 2)
+        for field in re.findall(r'"(\w+)"', "".join(tables)):
+            self.assertIn(f"`{field}`", doc)
+        sources = read("api/images.c") + read("api/images_input.c")
+        for code in ("invalid_image", "image_too_large", "invalid_multipart"):
+            self.assertIn(f'"{code}"', sources)
+            self.assertIn(f"`{code}`", doc)
 
     def test_error_codes(self):
         codes = set(re.findall(r'"(\w+)"\},$', read("api/error.c"), re.M)) - {"cancelled", "internal_error", "server_error"}
