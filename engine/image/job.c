@@ -94,6 +94,15 @@ static int split_at(const struct nsched_table *t, double part)
     return n;
 }
 
+/* Step that image to image begins with, by the reference's arithmetic: pipelines of diffusion round the number of steps
+ * down, those of flow matching that of the steps left out. The strength is the decimal number that was asked for. */
+static int first_of(const struct pipe *p, int steps, float strength)
+{
+    double part = steps * (rint((double)strength * 1e6) / 1e6);
+    int first = p->sched.kind == NSCHED_FLOW ? (int)(steps - part) : steps - (int)part;
+    return first < steps ? first : steps - 1;
+}
+
 static int phase_open(struct img_job *j, int i, struct err *e)
 {
     struct job_phase *f = &j->phase[i];
@@ -108,11 +117,8 @@ static int phase_open(struct img_job *j, int i, struct err *e)
     if ((rc = nsched_table_open(&f->table, &c, j->p.steps, tokens, e)))
         return rc;
     f->end = f->table->n;
-    if (j->p.init) { /* the last steps only */
-        int n = (int)((float)j->p.steps * j->p.strength);
-        n = n < 1 ? 1 : n;
-        f->first = j->p.steps - n;
-    }
+    if (j->p.init)
+        f->first = first_of(p, j->p.steps, j->p.strength);
     return 0;
 }
 

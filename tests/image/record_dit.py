@@ -4,11 +4,16 @@ longer prompts. Run with diffusers 0.42.1 and torch 2.13 (CPU):
     python3 tests/image/record_dit.py tests/data/image
 
 Also whole pictures from text, through the pipelines. Inputs come from seeds; weights are the folders' own. Writes dit.safetensors beside them."""
+import inspect
 import sys
 
 import torch
-from diffusers import (QwenImagePipeline, QwenImageTransformer2DModel, SD3Transformer2DModel, StableDiffusion3Pipeline,
-                       ZImagePipeline, ZImageTransformer2DModel)
+import diffusers.pipelines.qwenimage.pipeline_qwenimage_img2img as q_edit
+import diffusers.pipelines.stable_diffusion_3.pipeline_stable_diffusion_3_img2img as sd3_edit
+import diffusers.pipelines.z_image.pipeline_z_image_img2img as z_edit
+from diffusers import (QwenImageImg2ImgPipeline, QwenImagePipeline, QwenImageTransformer2DModel, SD3Transformer2DModel,
+                       StableDiffusion3Img2ImgPipeline, StableDiffusion3Pipeline, ZImageImg2ImgPipeline, ZImagePipeline,
+                       ZImageTransformer2DModel)
 from safetensors.torch import save_file
 from transformers import CLIPTokenizer, PreTrainedTokenizerFast, T5Tokenizer
 
@@ -56,6 +61,15 @@ def picture(out, name, pipe, w, h, seed, steps, **kw):
     out[f"{name}.image"] = torch.as_tensor(r.images[0]).float()
 
 
+def edited(out, name, cls, module, pipe, w, h, seed, steps, strength, **kw):
+    """From a picture of our own; of what the autoencoder sees the mean is taken, not a sample."""
+    module.retrieve_latents = lambda o, **_: o.latent_dist.mode()
+    own = {k: v for k, v in pipe.components.items() if k in inspect.signature(cls.__init__).parameters}
+    x, y, c = torch.arange(w), torch.arange(h)[:, None], torch.arange(3)[:, None, None]
+    image = ((x * 7 + y * 13 + c * 50) % 256).float() / 255
+    picture(out, name, cls(**own), w, h, seed, steps, image=image[None], strength=strength, **kw)
+
+
 def load(cls, root, tokenizer):
     pipe = cls.from_pretrained(root, torch_dtype=torch.float32, tokenizer=tokenizer)
     return pipe
@@ -72,17 +86,23 @@ def main():
         pipe = load(QwenImagePipeline, f"{root}/qwen-image", tok)
         picture(out, "qwen.c", pipe, 56, 40, 42, 4, prompt="a red cat on a mat", negative_prompt=" ", true_cfg_scale=4.0)
         picture(out, "qwen.d", pipe, 32, 64, 7, 3, prompt="two blue birds, in the rain; 12 drops", true_cfg_scale=1.0)
+        edited(out, "qwen.e", QwenImageImg2ImgPipeline, q_edit, pipe, 40, 48, 5, 5, 0.5, prompt="a red cat on a mat",
+               negative_prompt=" ", true_cfg_scale=4.0)
         tok = PreTrainedTokenizerFast.from_pretrained(f"{root}/z-image/tokenizer")
         with open(f"{root}/z-image/tokenizer/chat_template.jinja", encoding="utf-8") as f:
             tok.chat_template = f.read()
         pipe = load(ZImagePipeline, f"{root}/z-image", tok)
         picture(out, "z.c", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=3.0)
         picture(out, "z.d", pipe, 16, 36, 7, 3, prompt="two blue birds, in the rain; 12 drops", guidance_scale=0.0)
+        edited(out, "z.e", ZImageImg2ImgPipeline, z_edit, pipe, 20, 24, 5, 5, 0.5, prompt="a red cat on a mat", negative_prompt="blurry",
+               guidance_scale=3.0)
         sd3(root, out, "sd3.a", 10, 6, 21, 644.0, 51)
         sd3(root, out, "sd3.b", 4, 18, 33, 88.25, 61)
         pipe = sd3_pipe(root)
         picture(out, "sd3.c", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=4.0)
         picture(out, "sd3.d", pipe, 16, 36, 7, 3, prompt="two blue birds, in the rain; 12 drops", guidance_scale=1.0)
+        edited(out, "sd3.f", StableDiffusion3Img2ImgPipeline, sd3_edit, pipe, 20, 24, 5, 5, 0.5, prompt="a red cat on a mat",
+               negative_prompt="blurry", guidance_scale=4.0)
         pipe = sd3_pipe(root, text_encoder_3=None)
         picture(out, "sd3.e", pipe, 28, 20, 42, 4, prompt="a red cat on a mat", negative_prompt="blurry", guidance_scale=4.0)
     save_file({k: v.contiguous() for k, v in out.items()}, f"{root}/dit.safetensors")

@@ -187,6 +187,36 @@ static void every_table(const char *path, const struct shot *s)
     compare(path, s, "cpu", NULL, PRECISION_DEFAULT, 24);
 }
 
+/* From a picture, half of the steps. */
+static void compare_edit(const char *path, const char *golden, int w, int h, const char *negative,
+                         float guidance)
+{
+    uint8_t *init = malloc((size_t)w * (size_t)h * 3);
+    for (int i = 0; i < w * h * 3; i++)
+        init[i] = (uint8_t)(i / 3 % w * 7 + i / 3 / w * 13 + i % 3 * 50);
+    struct shot s[2] = {{golden,
+                         {.prompt = FIRST,
+                          .negative = negative,
+                          .width = w,
+                          .height = h,
+                          .steps = 5,
+                          .guidance = guidance,
+                          .strength = 0.5f,
+                          .init = init,
+                          .seed = 5}}};
+    s[1] = s[0];
+    compare(path, s, "cpu", NULL, PRECISION_F32, 0.6);
+    free(init);
+}
+
+static void test_edit(void **state)
+{
+    (void)state;
+    compare_edit(DATA "qwen-image", "qwen.e.image", 40, 48, "", 4);
+    compare_edit(DATA "z-image", "z.e.image", 20, 24, "blurry", 3);
+    compare_edit(DATA "sd3", "sd3.f.image", 20, 24, "blurry", 4);
+}
+
 static void test_qwen(void **state)
 {
     (void)state;
@@ -261,10 +291,9 @@ static void test_sd3_without_t5(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_qwen),
-        cmocka_unit_test(test_zimage),
-        cmocka_unit_test(test_sd3),
-        cmocka_unit_test(test_sd3_without_t5),
+        cmocka_unit_test(test_qwen), cmocka_unit_test(test_zimage),
+        cmocka_unit_test(test_sd3),  cmocka_unit_test(test_sd3_without_t5),
+        cmocka_unit_test(test_edit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
