@@ -39,7 +39,7 @@ struct job {
     struct dev *d;
     const void *op;
     const struct image_layout *y;
-    int64_t n, grain, from;
+    int64_t n, grain, from, ld_add;
     float *dst, *x;
     const float *v[5];
     double *sum;
@@ -88,7 +88,7 @@ static void window_rows(void *arg, int task, int worker)
     }
 }
 
-/* + vec[segment] + add, after the product. */
+/* + vec[segment] + add, after the product; row i of the job is `from` + i of the map. */
 static void conv_finish_rows(void *arg, int task, int worker)
 {
     (void)worker;
@@ -98,60 +98,84 @@ static void conv_finish_rows(void *arg, int task, int worker)
     for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
         float *dst = j->dst + i * a->dst.stride[0];
         if (j->v[0])
-            k->gate_add(dst, j->v[0] + seg_of(j->y, i) * a->vec.stride[0], NULL, a->dst.shape[1],
-                        1);
+            k->gate_add(dst, j->v[0] + seg_of(j->y, j->from + i) * a->vec.stride[0], NULL,
+                        a->dst.shape[1], 1);
         if (j->v[1])
-            k->gate_add(dst, j->v[1] + i * a->add.stride[0], NULL, a->dst.shape[1], 1);
+            k->gate_add(dst, j->v[1] + i * j->ld_add, NULL, a->dst.shape[1], 1);
     }
 }
 
-/* The product may not be written over a residual that is still to be added: it goes to scratch first. */
-static int conv_in_place(struct dev *d, const struct op_conv *a, const float *dst, const float *add,
-                         float **kept)
+/* A residual that lies where the product goes is put aside first. */
+static void conv_keep_rows(void *arg, int task, int worker)
 {
-    size_t n = (size_t)a->add.shape[0] * (size_t)a->add.stride[0] * sizeof(float);
-    *kept = NULL;
-    if (add != dst)
-        return 0;
-    int rc = cpu__grow(&d->seg, n);
-    if (!rc)
-        *kept = memcpy(d->seg.p, add, n);
-    return rc;
+    (void)worker;
+    const struct job *j = arg;
+    const struct op_conv *a = j->op;
+    int64_t c = a->dst.shape[1];
+    for (int64_t i = task * j->grain; i < job_end(j, task); i++)
+        memcpy(j->x + i * c, j->dst + i * a->dst.stride[0], (size_t)c * sizeof(float));
 }
 
 #define IM2COL_BYTES ((int64_t)4 << 20) /* of windows at a time: about a cache's worth */
+#define KEPT_ROWS    1024               /* at a time, of a 1x1 convolution onto its residual */
 
-static int conv_product(struct dev *d, const struct op_conv *a, struct job *j, const float *bias)
+/* How the rows go through: how many at a time, whether their windows lie as they are. */
+struct conv_plan {
+    int64_t chunk;
+    bool direct, keep;
+};
+
+static int conv_plan(struct dev *d, const struct op_conv *a, const struct job *j,
+                     struct conv_plan *p)
 {
-    int64_t n_in = a->w->n_in_pad, chunk = IM2COL_BYTES / (n_in * 4);
-    bool direct = a->k == 1 && a->stride == 1 && !a->up && a->pad == 0 && n_in == a->w->desc.n_in;
-    chunk = chunk < 64 ? 64 : chunk;
-    if (direct || chunk > j->n)
-        chunk = j->n;
-    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, chunk, n_in, d->n_threads));
-    if (rc || (!direct && (rc = cpu__grow(&d->im2col, (size_t)(chunk * n_in) * sizeof(float)))))
-        return rc;
-    float *dst = j->dst;
-    int64_t rows = j->n;
-    for (int64_t at = 0; at < rows; at += chunk) {
-        struct cpu_gemm_args g = {.w = a->w->packed, .bias = bias, .scratch = d->gemm.p};
-        g.m = rows - at < chunk ? rows - at : chunk;
-        g.x = j->x + at * a->src.stride[0];
-        g.ldx = a->src.stride[0];
-        if (!direct) {
-            struct job win = *j;
-            win.n = g.m;
-            win.from = at;
-            win.dst = d->im2col.p;
-            job_run(&win, window_rows, (double)n_in * 0.1);
-            g.x = d->im2col.p;
-            g.ldx = n_in;
-        }
-        g.y = dst + at * a->dst.stride[0];
-        g.ldy = a->dst.stride[0];
-        cpu_gemm(d->pool, &g);
+    int64_t n_in = a->w->n_in_pad;
+    p->keep = j->v[1] == j->dst;
+    p->direct = a->k == 1 && a->stride == 1 && !a->up && a->pad == 0 && n_in == a->w->desc.n_in;
+    p->chunk = p->direct ? (p->keep ? KEPT_ROWS : j->n) : IM2COL_BYTES / (n_in * 4);
+    p->chunk = p->chunk < 64 ? 64 : p->chunk > j->n ? j->n : p->chunk;
+    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, p->chunk, n_in, d->n_threads));
+    if (!rc && !p->direct)
+        rc = cpu__grow(&d->im2col, (size_t)(p->chunk * n_in) * sizeof(float));
+    if (!rc && p->keep)
+        rc = cpu__grow(&d->seg, (size_t)(p->chunk * a->dst.shape[1]) * sizeof(float));
+    return rc;
+}
+
+/* Rows [at, at + n) of the map. */
+static void conv_chunk(struct dev *d, const struct op_conv *a, const struct job *all, int64_t at,
+                       int64_t n, const struct conv_plan *p, const float *bias)
+{
+    struct cpu_gemm_args g = {.w = a->w->packed, .bias = bias, .scratch = d->gemm.p, .m = n};
+    struct job part = *all;
+    double cost = (double)a->dst.shape[1] * 0.3;
+    part.n = n;
+    part.from = at;
+    part.dst = g.y = all->dst + at * a->dst.stride[0];
+    part.ld_add = a->add.stride[0];
+    if (part.v[1])
+        part.v[1] += at * part.ld_add;
+    if (p->keep) {
+        struct job keep = part;
+        keep.x = d->seg.p;
+        job_run(&keep, conv_keep_rows, cost);
+        part.v[1] = keep.x;
+        part.ld_add = a->dst.shape[1];
     }
-    return 0;
+    g.x = all->x + at * a->src.stride[0];
+    g.ldx = a->src.stride[0];
+    g.ldy = a->dst.stride[0];
+    if (!p->direct) {
+        struct job win = *all;
+        win.n = n;
+        win.from = at;
+        win.dst = d->im2col.p;
+        job_run(&win, window_rows, (double)a->w->n_in_pad * 0.1);
+        g.x = d->im2col.p;
+        g.ldx = a->w->n_in_pad;
+    }
+    cpu_gemm(d->pool, &g);
+    if (part.v[0] || part.v[1])
+        job_run(&part, conv_finish_rows, cost);
 }
 
 int cpu__conv(struct dev *d, const struct op_conv *a)
@@ -160,7 +184,6 @@ int cpu__conv(struct dev *d, const struct op_conv *a)
         ops_check_conv(a, DT_F32, &d->image, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
         return ERR_INVAL;
     bool bad = false;
-    float *kept;
     struct job j = {.d = d, .op = a, .y = &d->image.layout[a->out], .n = a->dst.shape[0]};
     j.dst = opt_ptr(d, &a->dst, &bad);
     j.x = opt_ptr(d, &a->src, &bad);
@@ -171,14 +194,11 @@ int cpu__conv(struct dev *d, const struct op_conv *a)
         return ERR_INVAL;
     if (j.n == 0)
         return 0;
-    int rc = conv_in_place(d, a, j.dst, j.v[1], &kept);
-    if (kept)
-        j.v[1] = kept;
-    if (rc || (rc = conv_product(d, a, &j, bias)))
-        return rc;
-    if (j.v[0] || j.v[1])
-        job_run(&j, conv_finish_rows, (double)a->dst.shape[1] * 0.3);
-    return 0;
+    struct conv_plan p;
+    int rc = conv_plan(d, a, &j, &p);
+    for (int64_t at = 0; !rc && at < j.n; at += p.chunk)
+        conv_chunk(d, a, &j, at, j.n - at < p.chunk ? j.n - at : p.chunk, &p, bias);
+    return rc;
 }
 
 /* ---- norms ---- */
