@@ -1,4 +1,4 @@
-/* See files.h. Diffusers folders are read by files_folder.c. */
+/* See files.h. Diffusers folders are read by files_folder.c, everything else by files_single.c. */
 #include "engine/image/files.h"
 
 #include <stdio.h>
@@ -9,6 +9,11 @@
 #include "engine/image.h"
 #include "engine/image/files_impl.h"
 #include "engine/load/map.h"
+
+struct img_files *files__new(void)
+{
+    return mem_calloc(1, sizeof(struct img_files));
+}
 
 int files__join(char *out, size_t size, const char *dir, const char *name, struct err *e)
 {
@@ -40,7 +45,7 @@ int files__source(struct img_files *f, const char *path, struct source **out, st
 
 bool img_files_sniff(const char *path)
 {
-    return files__is_folder(path);
+    return files__is_folder(path) || files__single_sniff(path);
 }
 
 bool eng_path_is_image(const char *path)
@@ -52,12 +57,10 @@ int img_files_open(struct img_files **out, const char *path, struct err *e)
 {
     struct err local;
     e = e ? e : &local;
-    struct img_files *f = mem_calloc(1, sizeof *f);
+    struct img_files *f = files__new();
     if (!f)
         return err_set(e, ERR_NOMEM, "%.200s: no memory", path);
-    int rc = files__is_folder(path)
-                 ? files__folder(f, path, e)
-                 : err_set(e, ERR_UNSUPPORTED, "%.200s: no model_index.json", path);
+    int rc = files__is_folder(path) ? files__folder(f, path, e) : files__single(f, path, e);
     if (rc) {
         img_files_close(f);
         return rc;

@@ -17,7 +17,11 @@ struct comp {
     char cls[64];          /* "UNet2DConditionModel"; "" when the family says it */
     struct config *cfg;    /* never NULL */
     struct source_map map; /* map.src NULL: a component without weights (tokenizer, scheduler) */
-    char dir[512];         /* folder of its own files (tokenizer); "" */
+    char dir
+        [512]; /* folder of its own files (tokenizer); "". A tokenizer without one that has map.src lies in
+                            * that GGUF file */
+    char prefix[96]; /* what map.prefix may point to */
+    int arg;         /* what map.arg may point to */
 };
 
 struct img_files {

@@ -8,7 +8,8 @@
 
 struct found {
     const struct source_tensor *t[SOURCE_SLICES];
-    int part[SOURCE_SLICES], n_part[SOURCE_SLICES];
+    int part[SOURCE_SLICES], n_part[SOURCE_SLICES]; /* n_take pieces from the part-th of n_part */
+    int n_take[SOURCE_SLICES];
     int n;
 };
 
@@ -28,7 +29,7 @@ static int find(const struct comp *c, const char *name, struct found *f)
     if (n < 0 || n > SOURCE_SLICES)
         return ERR_NOTFOUND;
     if (n == 0) {
-        *f = (struct found){.t = {lookup(m, name)}, .n_part = {1}, .n = 1};
+        *f = (struct found){.t = {lookup(m, name)}, .n_part = {1}, .n_take = {1}, .n = 1};
         return f->t[0] ? 0 : ERR_NOTFOUND;
     }
     f->n = n;
@@ -36,11 +37,13 @@ static int find(const struct comp *c, const char *name, struct found *f)
         f->t[i] = lookup(m, s[i].name);
         f->part[i] = s[i].part;
         f->n_part[i] = s[i].n_part;
+        f->n_take[i] = s[i].n_take ? s[i].n_take : 1;
         if (!f->t[i])
             return ERR_NOTFOUND;
         const struct source_tensor *t = f->t[i], *a = f->t[0];
-        if (s[i].n_part < 1 || s[i].part < 0 || s[i].part >= s[i].n_part || t->n_dim < 1 ||
-            t->n_dim != a->n_dim || t->dim[0] % s[i].n_part ||
+        if (s[i].n_part < 1 || s[i].part < 0 || f->n_take[i] < 1 ||
+            f->n_take[i] > s[i].n_part - s[i].part || t->n_dim < 1 || t->n_dim != a->n_dim ||
+            t->dim[0] % s[i].n_part ||
             memcmp(t->dim + 1, a->dim + 1, sizeof a->dim - sizeof *a->dim) != 0)
             return ERR_INVAL;
     }
@@ -56,7 +59,7 @@ static void found_shape(const struct found *f, int64_t dim[SOURCE_DIMS], int *n_
         return;
     dim[0] = 0;
     for (int i = 0; i < f->n; i++)
-        dim[0] += f->t[i]->dim[0] / f->n_part[i];
+        dim[0] += f->t[i]->dim[0] / f->n_part[i] * f->n_take[i];
 }
 
 bool nn__find(const struct comp *c, const char *name, int64_t dim[SOURCE_DIMS], int *n_dim)
@@ -111,13 +114,13 @@ static int view_decoded(const char *name, const struct found *f, struct nn_view 
         int64_t all = 1;
         for (int k = 0; k < f->t[i]->n_dim; k++)
             all *= f->t[i]->dim[k];
-        int64_t part = all / f->n_part[i];
-        int rc = source_decode(f->t[i], part * f->part[i], part, tmp + at);
+        int64_t part = all / f->n_part[i], take = part * f->n_take[i];
+        int rc = source_decode(f->t[i], part * f->part[i], take, tmp + at);
         if (rc) {
             free(tmp);
             return err_set(e, rc, "tensor %s: its format is no weight's", name);
         }
-        at += part;
+        at += take;
     }
     if (f8) { /* in place: the values only get shorter */
         uint16_t *h = (uint16_t *)(void *)tmp;
@@ -137,8 +140,9 @@ static int view_direct(const char *name, const struct source_map *m, const struc
 {
     const struct source_tensor *t = f->t[0];
     v->fmt = t->fmt;
-    v->bytes = t->bytes / (size_t)f->n_part[0];
-    v->data = (const char *)t->data + v->bytes * (size_t)f->part[0];
+    size_t piece = t->bytes / (size_t)f->n_part[0];
+    v->bytes = piece * (size_t)f->n_take[0];
+    v->data = (const char *)t->data + piece * (size_t)f->part[0];
     v->src = m->src;
     size_t align = t->fmt == QF_F32 ? 4 : 2;
     if ((uintptr_t)v->data % align == 0)

@@ -50,9 +50,6 @@ const struct source_tensor *source_find(const struct source *s, const char *name
 bool source_has_prefix(const struct source *s, const char *prefix);
 /* The GGUF file behind it: its typed metadata; NULL for safetensors. */
 const struct gguf *source_gguf(const struct source *s);
-/* A tensor of our own making beside the file's: f32 [rows, cols], a transposed copy of the matrix `name`, found as
- * `as`. Between open and the first look at it by another thread. ERR_NOTFOUND, ERR_INVAL (no matrix), ERR_NOMEM. */
-int source_add_transposed(struct source *s, const char *name, const char *as, struct err *e);
 /* A text of the file's metadata (safetensors' __metadata__, GGUF string keys); NULL if absent. */
 const char *source_meta(const struct source *s, const char *key);
 size_t source_bytes(const struct source *s); /* of all tensors */
@@ -70,7 +67,9 @@ int source_decode(const struct source_tensor *t, int64_t from, int64_t n, float 
 /* A wanted tensor as rows of file tensors, one behind the other along dimension 0. */
 struct source_slice {
     char name[160];
-    int part, n_part; /* the part-th of n_part equal pieces of dimension 0; n_part 1: all of it */
+    int part,
+        n_part; /* from the part-th of n_part equal pieces of dimension 0; n_part 1: all of it */
+    int n_take; /* as many of them; 0 counts as 1 */
 };
 struct source_map {
     /* The slices that make up the tensor `want`: their number, 0 for "no other name: look it up as it is", -1 when the

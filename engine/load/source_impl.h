@@ -17,10 +17,6 @@ struct source_file {
 struct source_meta { /* a text of a GGUF file's metadata, with the terminator that the file lacks */
     const char *key, *text;
 };
-struct source_made { /* a tensor's data that lies in no file */
-    float *data;
-    struct source_made *next;
-};
 
 struct source {
     struct arena arena; /* texts */
@@ -28,8 +24,7 @@ struct source {
     struct source_file *file;
     size_t n_file;
     struct source_tensor *tensor; /* by name */
-    size_t n_tensor, cap;
-    struct source_made *made;
+    size_t n_tensor;
     struct source_meta *meta; /* of the arena */
     size_t n_meta;
 };

@@ -144,7 +144,6 @@ int source__tensors(struct source *s, struct err *e)
     s->tensor = mem_calloc(n + 1, sizeof *s->tensor);
     if (!s->tensor)
         return source__nomem(s, e);
-    s->cap = n + 1;
     for (size_t i = 0; !rc && i < s->n_file; i++)
         rc = s->file[i].st ? add_st(s, &s->file[i], e) : add_gguf(s, &s->file[i], e);
     if (rc)

@@ -1,0 +1,635 @@
+/* engine/image/files: single-file checkpoints and folders of single files against the diffusers folders that they were
+ * made from, tensor by tensor; configurations of the published sizes from headers alone; what is recognised as an image
+ * model; every missing or doubled component named; failing allocations. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "engine/base/mem.h"
+#include "engine/image.h"
+#include "engine/image/nn_impl.h"
+#include "tests/tree.h"
+#include "tests/unxz.h"
+
+#define DATA "tests/data/image/"
+
+static char dir[TREE_PATH]; /* of all tests; holds a copy of single/ */
+
+static int setup(void **state)
+{
+    (void)state;
+    tree_make(dir);
+    tree_copy(DATA "single", dir);
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    tree_remove(dir);
+    return 0;
+}
+
+/* Opening must fail with this code and a text that has all of these in it. */
+static void refuse(const char *path, int code, const char *a, const char *b)
+{
+    struct err e = {0};
+    struct img_files *f = NULL;
+    int rc = img_files_open(&f, path, &e);
+    if (rc != code || !strstr(e.text, a) || !strstr(e.text, b))
+        print_error("%s: %d '%s', expected %d with '%s' and '%s'\n", path, rc, e.text, code, a, b);
+    assert_int_equal(rc, code);
+    assert_null(f);
+    assert_non_null(strstr(e.text, a));
+    assert_non_null(strstr(e.text, b));
+}
+
+static struct img_files *open_ok(const char *path)
+{
+    struct err e = {0};
+    struct img_files *f = NULL;
+    int rc = img_files_open(&f, path, &e);
+    if (rc)
+        print_error("%s: %s\n", path, e.text);
+    assert_int_equal(rc, 0);
+    return f;
+}
+
+/* ---- the same tensors as the folder ---- */
+
+/* Values and shape, but for dimensions of 1 at the end (a 1x1 convolution is a matrix to some). */
+static void same_tensor(const struct comp *a, const struct comp *b, const char *name)
+{
+    struct nn_view v, w;
+    struct err e = {0};
+    int ra = nn__view(a, name, &v, &e), rb = nn__view(b, name, &w, &e);
+    if (ra || rb)
+        print_error("%s %s: %d %d %s\n", a->name, name, ra, rb, e.text);
+    assert_int_equal(ra, 0);
+    assert_int_equal(rb, 0);
+    for (int i = 0; i < SOURCE_DIMS; i++)
+        assert_int_equal(i < v.n_dim ? v.dim[i] : 1, i < w.n_dim ? w.dim[i] : 1);
+    size_t n = (size_t)nn__count(&v);
+    float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
+    nn__decode(&v, x);
+    nn__decode(&w, y);
+    assert_memory_equal(x, y, n * sizeof *x);
+    free(x);
+    free(y);
+    free(v.own);
+    free(w.own);
+}
+
+/* OpenCLIP's files hold the projection transposed, under a name without ".weight". */
+static void same_projection(const struct comp *a, const struct comp *b)
+{
+    struct nn_view v, w;
+    struct err e = {0};
+    assert_int_equal(nn__view(a, "text_projection.weight", &v, &e), 0);
+    assert_int_equal(nn__view(b, "text_projection", &w, &e), 0);
+    assert_int_equal(v.dim[0], w.dim[1]);
+    assert_int_equal(v.dim[1], w.dim[0]);
+    size_t n = (size_t)nn__count(&v);
+    float *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
+    nn__decode(&v, x);
+    nn__decode(&w, y);
+    for (int64_t i = 0; i < v.dim[0]; i++)
+        for (int64_t k = 0; k < v.dim[1]; k++)
+            assert_true(x[i * v.dim[1] + k] == y[k * v.dim[0] + i]);
+    free(x);
+    free(y);
+}
+
+static void same_model(const char *name, const char *path, int n_weights, int n_all)
+{
+    char folder[TREE_PATH];
+    int weights = 0;
+    snprintf(folder, sizeof folder, DATA "%s", name);
+    struct img_files *a = open_ok(folder), *b = open_ok(path);
+    assert_string_equal(a->pipeline, b->pipeline);
+    assert_int_equal(b->n_comp, n_all);
+    for (int i = 0; i < a->n_comp; i++) {
+        const struct comp *x = &a->comp[i], *y = img_files_comp(b, x->name);
+        assert_non_null(y);
+        if (!x->map.src)
+            continue;
+        assert_string_equal(x->cls, y->cls);
+        weights++;
+        for (size_t k = 0; k < source_n(x->map.src); k++) {
+            const char *t = source_at(x->map.src, k)->name;
+            if (strncmp(t, "visual.", 7) == 0)
+                continue; /* a text encoder does not look */
+            if (strcmp(t, "text_projection.weight") == 0)
+                same_projection(x, y);
+            else
+                same_tensor(x, y, t);
+        }
+        assert_false(nn__find(y, "no.such.tensor", NULL, NULL));
+    }
+    assert_int_equal(weights, n_weights);
+    assert_true(img_files_sniff(path) && eng_path_is_image(folder));
+    img_files_close(a);
+    img_files_close(b);
+}
+
+static void test_same(void **state)
+{
+    (void)state;
+    same_model("sd15", tree_path(dir, "sd15.safetensors"), 3, 5);
+    same_model("sdxl", tree_path(dir, "sdxl.safetensors"), 4, 7);
+    same_model("flux-dev", tree_path(dir, "flux-dev"), 4, 7);
+    same_model("z-image", tree_path(dir, "z-image"), 3, 5);
+    same_model("qwen-image", tree_path(dir, "qwen-image"), 3, 5);
+}
+
+/* Text encoders in GGUF say their own sizes. */
+static void test_gguf_config(void **state)
+{
+    (void)state;
+    struct img_files *f = open_ok(tree_path(dir, "z-image"));
+    struct config *c = img_files_comp(f, "text_encoder")->cfg;
+    assert_int_equal(config_int(c, "hidden_size", 0, 0, 100), 32);
+    assert_int_equal(config_int(c, "num_attention_heads", 0, 0, 100), 2);
+    assert_int_equal(config_int(c, "num_key_value_heads", 0, 0, 100), 1);
+    assert_int_equal(config_int(c, "head_dim", 0, 0, 100), 16);
+    assert_int_equal(config_int(c, "num_hidden_layers", 0, 0, 100), 3);
+    assert_true(config_num(c, "rope_theta", 0, 0, 1e9) == 10000);
+    assert_string_equal(config_str(c, "model_type", ""), "qwen3");
+    img_files_close(f);
+    f = open_ok(tree_path(dir, "qwen-image"));
+    c = img_files_comp(f, "text_encoder")->cfg;
+    assert_int_equal(config_int(c, "num_attention_heads", 0, 0, 100), 2);
+    assert_int_equal(config_int(c, "head_dim", 0, 0, 100), 16);
+    assert_true(config_num(c, "rms_norm_eps", 0, 0, 1) == 1e-5 ||
+                (float)config_num(c, "rms_norm_eps", 0, 0, 1) == 1e-5f);
+    img_files_close(f);
+}
+
+/* ---- published sizes, headers alone ---- */
+
+struct fact {
+    const char *comp, *key;
+    const char *want; /* elements behind each other with commas */
+};
+static const struct shape {
+    const char *name, *pipeline, *tokenizers[2], *comps;
+    struct fact fact[24];
+} shapes[] = {
+    {"sd15",
+     "StableDiffusionPipeline",
+     {"tokenizer"},
+     "unet text_encoder tokenizer vae scheduler",
+     {{"unet", "block_out_channels", "320,640,1280,1280"},
+      {"unet", "down_block_types",
+       "CrossAttnDownBlock2D,CrossAttnDownBlock2D,CrossAttnDownBlock2D,DownBlock2D"},
+      {"unet", "up_block_types",
+       "UpBlock2D,CrossAttnUpBlock2D,CrossAttnUpBlock2D,CrossAttnUpBlock2D"},
+      {"unet", "layers_per_block", "2"},
+      {"unet", "attention_head_dim", "8"},
+      {"unet", "cross_attention_dim", "768"},
+      {"unet", "in_channels", "4"},
+      {"unet", "use_linear_projection", "false"},
+      {"unet", "mid_block_type", "UNetMidBlock2DCrossAttn"},
+      {"vae", "block_out_channels", "128,256,512,512"},
+      {"vae", "latent_channels", "4"},
+      {"vae", "layers_per_block", "2"},
+      {"vae", "scaling_factor", "0.18215"},
+      {"vae", "use_quant_conv", "true"},
+      {"text_encoder", "hidden_size", "768"},
+      {"text_encoder", "num_hidden_layers", "12"},
+      {"text_encoder", "num_attention_heads", "12"},
+      {"text_encoder", "intermediate_size", "3072"},
+      {"text_encoder", "eos_token_id", "49407"},
+      {"text_encoder", "max_position_embeddings", "77"},
+      {"text_encoder", "hidden_act", "quick_gelu"},
+      {"scheduler", "prediction_type", "epsilon"}}},
+    {"sd15-inpaint",
+     "StableDiffusionInpaintPipeline",
+     {"tokenizer"},
+     "unet text_encoder tokenizer vae scheduler",
+     {{"unet", "in_channels", "9"}}},
+    {"sd21",
+     "StableDiffusionPipeline",
+     {"tokenizer"},
+     "unet text_encoder tokenizer vae scheduler",
+     {{"unet", "attention_head_dim", "5,10,20,20"},
+      {"unet", "use_linear_projection", "true"},
+      {"unet", "cross_attention_dim", "1024"},
+      {"unet", "sample_size", "96"},
+      {"text_encoder", "hidden_size", "1024"},
+      {"text_encoder", "num_hidden_layers", "23"},
+      {"text_encoder", "num_attention_heads", "16"},
+      {"text_encoder", "hidden_act", "gelu"},
+      {"scheduler", "prediction_type", "v_prediction"}}},
+    {"sdxl",
+     "StableDiffusionXLPipeline",
+     {"tokenizer", "tokenizer_2"},
+     "unet text_encoder tokenizer text_encoder_2 tokenizer_2 vae scheduler",
+     {{"unet", "block_out_channels", "320,640,1280"},
+      {"unet", "down_block_types", "DownBlock2D,CrossAttnDownBlock2D,CrossAttnDownBlock2D"},
+      {"unet", "up_block_types", "CrossAttnUpBlock2D,CrossAttnUpBlock2D,UpBlock2D"},
+      {"unet", "transformer_layers_per_block", "1,2,10"},
+      {"unet", "attention_head_dim", "5,10,20"},
+      {"unet", "cross_attention_dim", "2048"},
+      {"unet", "addition_embed_type", "text_time"},
+      {"unet", "projection_class_embeddings_input_dim", "2816"},
+      {"unet", "sample_size", "128"},
+      {"vae", "scaling_factor", "0.13025"},
+      {"text_encoder", "hidden_size", "768"},
+      {"text_encoder_2", "hidden_size", "1280"},
+      {"text_encoder_2", "num_hidden_layers", "32"},
+      {"text_encoder_2", "num_attention_heads", "20"},
+      {"text_encoder_2", "projection_dim", "1280"},
+      {"text_encoder_2", "hidden_act", "gelu"},
+      {"scheduler", "_class_name", "EulerDiscreteScheduler"}}},
+    {"sdxl-refiner",
+     "StableDiffusionXLImg2ImgPipeline",
+     {"tokenizer_2"},
+     "unet text_encoder_2 tokenizer_2 vae scheduler",
+     {{"unet", "block_out_channels", "384,768,1536,1536"},
+      {"unet", "transformer_layers_per_block", "1,4,4,4"},
+      {"unet", "attention_head_dim", "6,12,24,24"},
+      {"unet", "cross_attention_dim", "1280"},
+      {"unet", "projection_class_embeddings_input_dim", "2560"}}},
+    {"flux-dev",
+     "FluxPipeline",
+     {"tokenizer", "tokenizer_2"},
+     "transformer text_encoder tokenizer text_encoder_2 tokenizer_2 vae scheduler",
+     {{"transformer", "num_layers", "19"},
+      {"transformer", "num_single_layers", "38"},
+      {"transformer", "attention_head_dim", "128"},
+      {"transformer", "num_attention_heads", "24"},
+      {"transformer", "in_channels", "64"},
+      {"transformer", "joint_attention_dim", "4096"},
+      {"transformer", "pooled_projection_dim", "768"},
+      {"transformer", "guidance_embeds", "true"},
+      {"transformer", "axes_dims_rope", "16,56,56"},
+      {"text_encoder_2", "d_model", "4096"},
+      {"text_encoder_2", "d_kv", "64"},
+      {"text_encoder_2", "d_ff", "10240"},
+      {"text_encoder_2", "num_heads", "64"},
+      {"text_encoder_2", "num_layers", "24"},
+      {"text_encoder_2", "relative_attention_num_buckets", "32"},
+      {"text_encoder_2", "feed_forward_proj", "gated-gelu"},
+      {"text_encoder_2", "vocab_size", "32128"},
+      {"vae", "latent_channels", "16"},
+      {"vae", "scaling_factor", "0.3611"},
+      {"vae", "shift_factor", "0.1159"},
+      {"vae", "use_quant_conv", "false"},
+      {"scheduler", "use_dynamic_shifting", "true"},
+      {"scheduler", "max_shift", "1.15"}}},
+    {"flux-schnell",
+     "FluxPipeline",
+     {"tokenizer", "tokenizer_2"},
+     "transformer text_encoder tokenizer text_encoder_2 tokenizer_2 vae scheduler",
+     {{"transformer", "guidance_embeds", "false"},
+      {"scheduler", "use_dynamic_shifting", "false"},
+      {"scheduler", "shift", "1"}}},
+    {"z-image",
+     "ZImagePipeline",
+     {"tokenizer"},
+     "transformer text_encoder tokenizer vae scheduler",
+     {{"transformer", "dim", "3840"},
+      {"transformer", "n_layers", "30"},
+      {"transformer", "n_refiner_layers", "2"},
+      {"transformer", "n_heads", "30"},
+      {"transformer", "in_channels", "16"},
+      {"transformer", "cap_feat_dim", "2560"},
+      {"transformer", "axes_dims", "32,48,48"},
+      {"text_encoder", "hidden_size", "2560"},
+      {"text_encoder", "num_hidden_layers", "36"},
+      {"text_encoder", "num_attention_heads", "32"},
+      {"text_encoder", "num_key_value_heads", "8"},
+      {"text_encoder", "head_dim", "128"},
+      {"scheduler", "shift", "3"}}},
+    {"qwen-image",
+     "QwenImagePipeline",
+     {"tokenizer"},
+     "transformer text_encoder tokenizer vae scheduler",
+     {{"transformer", "num_layers", "60"},
+      {"transformer", "num_attention_heads", "24"},
+      {"transformer", "attention_head_dim", "128"},
+      {"transformer", "joint_attention_dim", "3584"},
+      {"transformer", "in_channels", "64"},
+      {"transformer", "out_channels", "16"},
+      {"transformer", "axes_dims_rope", "16,56,56"},
+      {"text_encoder", "hidden_size", "3584"},
+      {"text_encoder", "num_hidden_layers", "28"},
+      {"text_encoder", "num_attention_heads", "28"},
+      {"text_encoder", "num_key_value_heads", "4"},
+      {"text_encoder", "intermediate_size", "18944"},
+      {"vae", "base_dim", "96"},
+      {"vae", "z_dim", "16"},
+      {"vae", "dim_mult", "1,2,4,4"},
+      {"scheduler", "shift_terminal", "0.02"}}},
+};
+
+/* The value as text: `want` says of which type. */
+static void say(struct config *c, const char *key, const char *want, char *out, size_t size)
+{
+    bool number = *want >= '0' && *want <= '9', list = strchr(want, ',') != NULL;
+    int n = 0;
+    out[0] = 0;
+    if (strcmp(want, "true") == 0 || strcmp(want, "false") == 0)
+        snprintf(out, size, "%s", config_bool(c, key, *want == 'f') ? "true" : "false");
+    else if (!number && !list)
+        snprintf(out, size, "%s", config_str(c, key, "absent"));
+    else
+        for (int i = 0; i < config_len(c, key); i++)
+            n += number ? snprintf(out + n, size - (size_t)n, "%s%g", i ? "," : "",
+                                   config_num_at(c, key, i))
+                        : snprintf(out + n, size - (size_t)n, "%s%s", i ? "," : "",
+                                   config_str_at(c, key, i));
+}
+
+/* Bytes that the header's tensors take: where the last one ends. */
+static uint64_t data_bytes(const char *json)
+{
+    uint64_t max = 0;
+    for (const char *p = json; (p = strstr(p, "data_offsets\":[")) != NULL; p++) {
+        const char *comma = strchr(p, ',');
+        uint64_t end = strtoull(comma + 1, NULL, 10);
+        max = end > max ? end : max;
+    }
+    return max;
+}
+
+static void check_shape(const struct shape *s)
+{
+    char path[TREE_PATH], file[64], root[TREE_PATH], want[256] = "";
+    struct err e = {0};
+    size_t n;
+    snprintf(path, sizeof path, DATA "single/shapes/%s.json.xz", s->name);
+    snprintf(root, sizeof root, "%s", tree_path(dir, "big"));
+    snprintf(file, sizeof file, "%s.safetensors", s->name);
+    char *json = unxz_read(path, &n);
+    assert_non_null(json);
+    tree_header(root, file, json, n, data_bytes(json));
+    free(json);
+    for (int i = 0; i < 2 && s->tokenizers[i]; i++) /* the folder is all that is looked for */
+        tree_text(root,
+                  i                                         ? "tokenizer_2/merges.txt"
+                  : strcmp(s->tokenizers[0], "tokenizer_2") ? "tokenizer/merges.txt"
+                                                            : "tokenizer_2/merges.txt",
+                  "#version\n");
+    struct img_files *f = open_ok(tree_path(root, file));
+    assert_string_equal(f->pipeline, s->pipeline);
+    for (int i = 0; i < f->n_comp; i++)
+        snprintf(want + strlen(want), sizeof want - strlen(want), "%s%s", i ? " " : "",
+                 f->comp[i].name);
+    assert_string_equal(want, s->comps);
+    for (const struct fact *t = s->fact; t < s->fact + 24 && t->comp; t++) {
+        char got[256];
+        struct config *c = img_files_comp(f, t->comp)->cfg;
+        say(c, t->key, t->want, got, sizeof got);
+        if (strcmp(got, t->want) != 0)
+            print_error("%s %s %s\n", s->name, t->comp, t->key);
+        assert_string_equal(got, t->want);
+        assert_int_equal(config_error(c, &e), 0);
+    }
+    img_files_close(f);
+    tree_remove(root);
+}
+
+static void test_shapes(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        check_shape(&shapes[i]);
+}
+
+/* ---- what is missing or wrong in single files ---- */
+
+/* A fresh copy of a case, its name in root[TREE_PATH]. */
+static void copy_case(const char *name, char *root)
+{
+    char src[TREE_PATH];
+    snprintf(src, sizeof src, "%s", tree_path(dir, name));
+    snprintf(root, TREE_PATH, "%s", tree_path(dir, "copy"));
+    tree_copy(src, root);
+}
+
+static void test_missing(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *gone, *comp, *marker;
+    } cases[] = {
+        {"z-image", "vae.safetensors", "no vae", "decoder.mid.block_1"},
+        {"z-image", "qwen3.gguf", "no text_encoder", "layers.0.self_attn.q_proj.weight"},
+        {"z-image", "z-image.gguf", "no file with a denoiser", "Z-Image"},
+        {"z-image", "tokenizer", "no tokenizer", "looked for a folder 'tokenizer'"},
+        {"qwen-image", "qwen_image_vae.safetensors", "no vae", "AutoencoderKLQwenImage"},
+        {"flux-dev", "clip_l.safetensors", "no text_encoder (CLIP", "token_embedding"},
+        {"flux-dev", "t5-encoder.gguf", "no text_encoder_2 (T5", "SelfAttention"},
+        {"flux-dev", "tokenizer_2", "no tokenizer_2", "T5 encoder"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char root[TREE_PATH];
+        copy_case(cases[i].name, root);
+        tree_remove(tree_path(root, cases[i].gone));
+        refuse(root, ERR_NOTFOUND, cases[i].comp, cases[i].marker);
+        tree_remove(root);
+    }
+}
+
+/* A file beside a checkpoint, in the folder of its name, replaces what it holds; equals are refused. */
+static void test_two(void **state)
+{
+    (void)state;
+    char root[TREE_PATH], src[TREE_PATH];
+    struct err e = {0};
+    copy_case("z-image", root);
+    assert_int_equal(rename(tree_path(root, "vae.safetensors"), tree_path(root, "a.safetensors")),
+                     0);
+    assert_int_equal(link(tree_path(root, "a.safetensors"), tree_path(root, "b.safetensors")), 0);
+    refuse(root, ERR_INVAL, "two of its kind", "b.safetensors");
+    tree_remove(root);
+    copy_case("sd15", root);
+    snprintf(src, sizeof src, "%s", tree_path(dir, "flux-dev/ae.safetensors"));
+    assert_int_equal(link(tree_path(dir, "sd15.safetensors"), tree_path(dir, "copy.safetensors")),
+                     0);
+    assert_int_equal(link(src, tree_path(root, "ae.safetensors")), 0);
+    struct img_files *f = open_ok(tree_path(dir, "copy.safetensors"));
+    const struct comp *vae = img_files_comp(f, "vae");
+    assert_non_null(strstr(source_path(vae->map.src), "ae.safetensors"));
+    assert_false(nn__find(vae, "quant_conv.weight", NULL, NULL));
+    assert_int_equal(source_check_files(vae->map.src, &e), 0);
+    img_files_close(f);
+    tree_remove(root);
+    unlink(tree_path(dir, "copy.safetensors"));
+}
+
+static void test_mismatch(void **state)
+{
+    (void)state;
+    char root[TREE_PATH];
+    copy_case("z-image", root);
+    tree_remove(tree_path(root, "qwen3.gguf"));
+    assert_int_equal(link(tree_path(dir, "qwen-image/qwen2.5-vl.gguf"), tree_path(root, "t.gguf")),
+                     0);
+    refuse(root, ERR_INVAL, "not Qwen3's", "Qwen3Model");
+    tree_remove(tree_path(root, "t.gguf"));
+    tree_safetensors(root, "t.safetensors",
+                     (struct tree_tensor[]){
+                         {"model.embed_tokens.weight", "F32", 2, {8, 64}, NULL},
+                         {"model.layers.0.self_attn.q_norm.weight", "F32", 1, {16}, NULL},
+                         {"model.layers.0.self_attn.q_proj.weight", "F32", 2, {32, 64}, NULL},
+                     },
+                     3);
+    refuse(root, ERR_INVAL, "reads states of 32 values", "has 64");
+    tree_remove(root);
+    copy_case("z-image",
+              root); /* the family's configuration would not fit: the user's is read, and checked */
+    tree_text(root, "vae/config.json", "{\"latent_channels\": 4,, }");
+    refuse(root, ERR_PARSE, "vae/config.json", "line 1");
+    tree_remove(root);
+}
+
+static void test_families(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *tensor, *with, *name;
+    } cases[] = {
+        {"double_stream_modulation_img.lin.weight", NULL, "FLUX.2"},
+        {"model.diffusion_model.joint_blocks.0.x_block.attn.qkv.weight", NULL, "Diffusion 3"},
+        {"distilled_guidance_layer.in_proj.weight", NULL, "Chroma"},
+        {"blocks.0.cross_attn.norm_k.weight", "head.modulation", "Wan"},
+        {"adaln_single.linear.weight", NULL, "LTX"},
+        {"layers.0.adaLN_modulation.1.weight", "cap_embedder.0.weight", "Lumina"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char root[TREE_PATH];
+        snprintf(root, sizeof root, "%s", tree_path(dir, "family"));
+        struct tree_tensor t[] = {{cases[i].tensor, "F16", 2, {2, 2}, NULL},
+                                  {cases[i].with, "F16", 2, {2, 2}, NULL}};
+        tree_safetensors(root, "x.safetensors", t, cases[i].with ? 2 : 1);
+        assert_true(img_files_sniff(root));
+        refuse(tree_path(root, "x.safetensors"), ERR_UNSUPPORTED, cases[i].name, "not served");
+        tree_remove(root);
+    }
+}
+
+static void test_sniff(void **state)
+{
+    (void)state;
+    assert_true(img_files_sniff(tree_path(dir, "z-image/z-image.gguf")));
+    assert_true(img_files_sniff(tree_path(dir, "qwen-image/qwen-image.gguf")));
+    assert_true(img_files_sniff(tree_path(dir, "flux-dev/flux1-dev.safetensors")));
+    refuse(tree_path(dir, "z-image/z-image.gguf"), ERR_NOTFOUND, "no text_encoder", "beside it");
+    /* language models, encoders and autoencoders alone are no image models */
+    assert_false(img_files_sniff(tree_path(dir, "z-image/qwen3.gguf")));
+    assert_false(img_files_sniff(tree_path(dir, "qwen-image/qwen2.5-vl.gguf")));
+    assert_false(img_files_sniff(tree_path(dir, "flux-dev/t5-encoder.gguf")));
+    assert_false(img_files_sniff(tree_path(dir, "flux-dev/clip_l.safetensors")));
+    assert_false(img_files_sniff(tree_path(dir, "flux-dev/ae.safetensors")));
+    assert_false(img_files_sniff(DATA "qwen-image/text_encoder"));
+    assert_false(img_files_sniff(DATA "sd15/unet"));
+    assert_false(img_files_sniff(tree_path(dir, "nothing")));
+    assert_false(eng_path_is_image("/dev/null"));
+    tree_text(dir, "empty.safetensors", "");
+    assert_false(img_files_sniff(tree_path(dir, "empty.safetensors")));
+    refuse(tree_path(dir, "empty.safetensors"), ERR_PARSE, "empty.safetensors", "is empty");
+    refuse(tree_path(dir, "nothing"), ERR_NOTFOUND, "nothing", "cannot open");
+    assert_int_equal(mkdir(tree_path(dir, "hollow"), 0777), 0);
+    refuse(tree_path(dir, "hollow"), ERR_NOTFOUND, "no model_index.json", "denoiser");
+}
+
+/* ---- diffusers folders ---- */
+
+#define INDEX "model_index.json"
+static const char vae_cfg[] = "{\"_class_name\": \"AutoencoderKL\"}";
+
+static void index_text(const char *root, const char *text)
+{
+    tree_text(root, INDEX, text);
+}
+
+static void test_folder(void **state)
+{
+    (void)state;
+    char root[TREE_PATH];
+    snprintf(root, sizeof root, "%s", tree_path(dir, "folder"));
+    index_text(root, "{}");
+    refuse(root, ERR_INVAL, INDEX, "'_class_name' is missing");
+    index_text(root, "{\"_class_name\": 3}");
+    refuse(root, ERR_INVAL, INDEX, "'_class_name' must be a text");
+    index_text(root, "{\"_class_name\": \"X\"}");
+    refuse(root, ERR_INVAL, INDEX, "no component with weights");
+    index_text(root, "{\"_class_name\": \"X\", \"vae\": [null, null], \"unet\": null}");
+    refuse(root, ERR_INVAL, INDEX, "no component with weights");
+    index_text(root, "{\"_class_name\": \"X\", \"vae\": \"AutoencoderKL\"}");
+    refuse(root, ERR_INVAL, INDEX, "'vae' has no element 1");
+    index_text(root, "{\"_class_name\": \"X\", \"vae\": [\"diffusers\", 7]}");
+    refuse(root, ERR_INVAL, INDEX, "'vae' element 1 must be a text");
+    index_text(root, "{\"_class_name\": \"X\", \"vae\": [\"diffusers\", \"A\"], \"vae\": 1}");
+    refuse(root, ERR_PARSE, INDEX, "duplicate");
+    index_text(root, "{\"_class_name\": \"X\", \"vae\": [\"diffusers\", \"AutoencoderKL\"]}");
+    refuse(root, ERR_NOTFOUND, "'vae' (AutoencoderKL)", "no folder of it");
+    assert_int_equal(mkdir(tree_path(root, "vae"), 0777), 0);
+    refuse(root, ERR_NOTFOUND, "vae/config.json", "cannot open");
+    tree_text(root, "vae/config.json", "[]");
+    refuse(root, ERR_PARSE, "vae/config.json", "no object");
+    tree_text(root, "vae/config.json", vae_cfg);
+    refuse(root, ERR_NOTFOUND, "folder/vae", "no .safetensors or .gguf");
+    tree_text(root, "vae/diffusion_pytorch_model.safetensors", "1234567");
+    refuse(root, ERR_PARSE, "diffusion_pytorch_model", "too few");
+    tree_safetensors(root, "vae/diffusion_pytorch_model.safetensors",
+                     &(struct tree_tensor){"a", "F32", 1, {3}, NULL}, 1);
+    struct img_files *f = open_ok(root);
+    assert_string_equal(f->pipeline, "X");
+    assert_int_equal(f->n_comp, 1);
+    assert_int_equal(source_n(f->comp[0].map.src), 1);
+    assert_null(img_files_comp(f, "unet"));
+    img_files_close(f);
+    img_files_close(NULL);
+    tree_remove(root);
+}
+
+/* Opens with every k-th allocation failing: an error each time, nothing lost (the sanitizer counts). */
+static void test_nomem(void **state)
+{
+    (void)state;
+    static const char *const path[] = {"sd15.safetensors", "z-image", "flux-dev"};
+    char all[4][TREE_PATH];
+    snprintf(all[3], TREE_PATH, DATA "sd15");
+    for (int i = 0; i < 3; i++)
+        snprintf(all[i], TREE_PATH, "%s", tree_path(dir, path[i]));
+    for (int i = 0; i < 4; i++) {
+        long k = 1;
+        for (;; k++) {
+            struct err e = {0};
+            struct img_files *f = NULL;
+            mem_fail_after(k, k % 2);
+            int rc = img_files_open(&f, all[i], &e);
+            mem_fail_after(0, false);
+            img_files_close(f);
+            if (rc == 0)
+                break;
+            assert_int_equal(rc, ERR_NOMEM);
+            assert_int_equal(e.code, ERR_NOMEM);
+            assert_true(e.text[0]);
+        }
+        assert_true(k > 10);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_same),     cmocka_unit_test(test_gguf_config),
+        cmocka_unit_test(test_shapes),   cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_two),      cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_families), cmocka_unit_test(test_sniff),
+        cmocka_unit_test(test_folder),   cmocka_unit_test(test_nomem),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
