@@ -11,6 +11,7 @@ import sys
 import torch
 from diffusers import (AutoencoderKL, FlowMatchEulerDiscreteScheduler, FluxImg2ImgPipeline, FluxPipeline,
                        FluxTransformer2DModel)
+from diffusers.pipelines.flux import pipeline_flux_img2img as flux_img2img
 from safetensors.torch import save_file
 from transformers import CLIPTextModel, CLIPTokenizer, T5EncoderModel, T5Tokenizer
 
@@ -64,6 +65,19 @@ def pipeline(case, cls=FluxPipeline):
     return p
 
 
+def edit(out):
+    """Image to image from the mean of the encoder's distribution."""
+    flux_img2img.retrieve_latents = lambda enc, **_: enc.latent_dist.mode()
+    p = pipeline("flux-dev", FluxImg2ImgPipeline)
+    rgb = torch.randint(0, 256, (20, 28, 3), generator=torch.Generator().manual_seed(5))
+    out["edit.rgb"] = rgb.int()
+    for name, strength, steps in (("edit.0", 0.6, 5), ("edit.1", 1.0, 3)):
+        img = p(OTHER, image=(rgb.permute(2, 0, 1).float() / 255)[None], strength=strength, width=28, height=20,
+                num_inference_steps=steps, guidance_scale=3.5, generator=torch.Generator().manual_seed(9),
+                max_sequence_length=512, output_type="pt").images[0]
+        out[name] = img.permute(1, 2, 0).contiguous()
+
+
 @torch.inference_mode()
 def main():
     tokenizers()
@@ -79,6 +93,7 @@ def main():
     out["t5"] = p.tokenizer_2(OTHER, padding="max_length", max_length=24, return_tensors="pt").input_ids.int()
     shot("dev.0", p, FIRST, 28, 20, 42, num_inference_steps=4, guidance_scale=3.5, max_sequence_length=512)
     shot("dev.1", p, OTHER, 16, 36, 7, num_inference_steps=3, guidance_scale=2.0, max_sequence_length=512)
+    edit(out)
     p = pipeline("flux-schnell")
     shot("schnell.0", p, FIRST, 28, 20, 42, num_inference_steps=4, max_sequence_length=256)
     shot("schnell.1", p, OTHER, 16, 36, 7, num_inference_steps=2, max_sequence_length=256)

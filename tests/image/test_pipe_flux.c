@@ -189,6 +189,39 @@ static void test_schnell(void **st)
     every_table(schnell, schnell_shots);
 }
 
+/* Image to image. */
+static void test_edit(void **st)
+{
+    (void)st;
+    static const struct {
+        const char *golden;
+        float strength;
+        int steps, done;
+    } row[] = {{"edit.0", 0.6f, 5, 3}, {"edit.1", 1, 3, 3}};
+    size_t n, bytes;
+    const int32_t *rgb = golden_i32(gold, "edit.rgb", &n);
+    uint8_t init[28 * 20 * 3];
+    assert_true(rgb && n == sizeof init);
+    for (size_t i = 0; i < n; i++)
+        init[i] = (uint8_t)rgb[i];
+    struct engine *g = open_model(DATA "flux-dev", "cpu", NULL, PRECISION_F32);
+    for (int i = 0; i < 2; i++) {
+        struct shot s = SHOT("", OTHER, 28, 20, row[i].steps, 3.5f, 9);
+        struct img_job *j;
+        struct err e = {0};
+        s.p.strength = row[i].strength;
+        s.p.init = init;
+        if (img_job_open(g, &s.p, &j, &e))
+            fail_msg("%s", e.text);
+        assert_int_equal(img_job_steps(j), row[i].done);
+        img_job_close(g, j);
+        uint8_t *px = pixels(g, &s, 1, &bytes);
+        near("cpu", px, row[i].golden, bytes, 0.6);
+        free(px);
+    }
+    eng_close(g);
+}
+
 static void test_info(void **st)
 {
     (void)st;
@@ -293,7 +326,7 @@ int main(void)
 {
     const struct CMUnitTest t[] = {
         cmocka_unit_test(test_ids),     cmocka_unit_test(test_info),  cmocka_unit_test(test_dev),
-        cmocka_unit_test(test_schnell), cmocka_unit_test(test_parts),
+        cmocka_unit_test(test_schnell), cmocka_unit_test(test_parts), cmocka_unit_test(test_edit),
     };
     return cmocka_run_group_tests(t, open_all, close_all);
 }
