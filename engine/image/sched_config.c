@@ -60,6 +60,31 @@ static int refused(struct config *c, struct err *e)
     return 0;
 }
 
+/* Variants of a method that are served by its plain form: the same schedule, other steps along it. */
+static void simplify(enum nsched_kind kind, struct config *c)
+{
+    static const struct {
+        const char *key, *plain;
+    } text[] = {{"algorithm_type", "dpmsolver++"}, {"solver_type", "midpoint"}};
+    const char *key = NULL;
+    if (kind == NSCHED_DPMPP_2M &&
+        !strcmp(config_str(c, "_class_name", ""), "DPMSolverMultistepScheduler")) {
+        for (size_t i = 0; i < sizeof text / sizeof *text; i++)
+            if (strcmp(config_str(c, text[i].key, text[i].plain), text[i].plain) != 0)
+                key = text[i].key;
+        if (config_int(c, "solver_order", 2, 1, 3) != 2)
+            key = "solver_order";
+        if (!config_bool(c, "lower_order_final", true))
+            key = "lower_order_final";
+        if (config_bool(c, "euler_at_final", false))
+            key = "euler_at_final";
+    }
+    if (kind == NSCHED_PNDM && !config_bool(c, "skip_prk_steps", false))
+        key = "skip_prk_steps";
+    if (key)
+        log_warn("image", "scheduler: %s is read as its usual value", key);
+}
+
 /* Index of key's text in names[0..n), `def` when absent. */
 static int choice(struct config *c, const char *key, const char *const *names, int n, int def,
                   struct err *e)
@@ -125,6 +150,7 @@ int nsched_config_read(struct nsched_config *out, struct config *c, struct err *
         rc = refused(c, e);
     if (rc)
         return rc;
+    simplify(kind, c);
     struct nsched_config o;
     nsched_config_default(&o, kind);
     o.n_train = (int)config_int(c, "num_train_timesteps", 1000, 2, 100000);

@@ -112,7 +112,7 @@ def run(pipe, w, h, **kw):
     kw = dict(prompt=PROMPT, num_inference_steps=4, generator=torch.Generator().manual_seed(SEED), output_type="latent", **kw)
     if "latents_in" in kw:
         kw["image"] = kw.pop("latents_in")
-    else:
+    elif w:
         kw.update(width=w, height=h)
     z = pipe(**kw).images
     return z, pipe.vae.decode(z / pipe.vae.config.scaling_factor).sample
@@ -146,14 +146,19 @@ def main():
                    "empty": run(all_pipes["sd2"], 32, 32, guidance_scale=5.0)}
     gold["lcm"] = {"plain": run(all_pipes["lcm"], 32, 32, guidance_scale=8.5, original_inference_steps=50),
                    "low": run(all_pipes["lcm"], 40, 24, guidance_scale=3.0, original_inference_steps=50)}
-    inpaint = all_pipes["inpaint"]
-    inpaint.vae.encode, encode = lambda x: ModeOnly(encode(x)), inpaint.vae.encode
+    inpaint, sd2, xl = all_pipes["inpaint"], all_pipes["sd2"], all_pipes["sdxl"]
+    for p in inpaint, sd2, xl:
+        mean_only(p.vae)
     rgb, mask = picture(32, 32)
+    edit = dict(guidance_scale=5.0, negative_prompt=NEGATIVE, image=rgb)
+    gold["sd2"]["edit"] = run(d.StableDiffusionImg2ImgPipeline(**sd2.components, requires_safety_checker=False), None, None, strength=0.6, **edit)
+    gold["sd2"]["mask"] = run(d.StableDiffusionInpaintPipeline(**sd2.components, requires_safety_checker=False), 32, 32, mask_image=mask, **edit)
     gold["inpaint"] = {"mask": run(inpaint, 32, 32, guidance_scale=5.0, negative_prompt=NEGATIVE, image=rgb, mask_image=mask)}
-    xl, refiner = all_pipes["sdxl"], all_pipes["refiner"]
+    refiner = all_pipes["refiner"]
     gold["sdxl"] = {"plain": run(xl, 32, 32, guidance_scale=1.0),
                     "guided": run(xl, 40, 24, guidance_scale=5.0, negative_prompt=NEGATIVE),
                     "empty": run(xl, 32, 32, guidance_scale=5.0)}
+    gold["sdxl"]["edit"] = run(d.StableDiffusionXLImg2ImgPipeline(**xl.components, add_watermarker=False), None, None, strength=0.6, **edit)
     half = run(xl, 32, 32, guidance_scale=5.0, negative_prompt=NEGATIVE, denoising_end=0.5)[0]
     gold["sdxl"]["refined"] = run(refiner, 32, 32, guidance_scale=5.0, negative_prompt=NEGATIVE, latents_in=half, denoising_start=0.5)
     for name, pipe in all_pipes.items():
@@ -165,6 +170,11 @@ def main():
             print(name, k, tuple(v.shape), f"std {v.std():.3f} max {v.abs().max():.3f}")
         if t:
             save_file(t, os.path.join(folder, "golden.safetensors"))
+
+
+def mean_only(vae):
+    encode = vae.encode
+    vae.encode = lambda x: ModeOnly(encode(x))
 
 
 class ModeOnly:

@@ -25,6 +25,7 @@
 #define DATA     "tests/data/image/"
 #define PROMPT   "the cat in the hat"
 #define NEGATIVE "a dog"
+#define SHOTS    5
 
 static uint8_t rgb[32 * 32 * 3], mask[32 * 32];
 
@@ -46,27 +47,31 @@ struct shot {
     const char *negative;
     int width, height;
     float guidance, refiner; /* refiner: part of the steps before it */
+    float strength;          /* 0: from nothing */
     bool masked;
 };
 static const struct set {
     const char *dir, *refiner;
-    struct shot shot[5];
+    struct shot shot[SHOTS];
 } sets[] = {
     {DATA "pipe-sd2",
      NULL,
-     {{"plain", "", 32, 32, 1, 0, false},
-      {"guided", NEGATIVE, 40, 24, 5, 0, false},
-      {"empty", "", 32, 32, 5, 0, false}}},
+     {{"plain", "", 32, 32, 1, 0, 0, false},
+      {"guided", NEGATIVE, 40, 24, 5, 0, 0, false},
+      {"empty", "", 32, 32, 5, 0, 0, false},
+      {"edit", NEGATIVE, 32, 32, 5, 0, 0.6f, false},
+      {"mask", NEGATIVE, 32, 32, 5, 0, 1, true}}},
     {DATA "pipe-lcm",
      NULL,
-     {{"plain", "", 32, 32, 8.5f, 0, false}, {"low", "", 40, 24, 3, 0, false}}},
-    {DATA "pipe-inpaint", NULL, {{"mask", NEGATIVE, 32, 32, 5, 0, true}}},
+     {{"plain", "", 32, 32, 8.5f, 0, 0, false}, {"low", "", 40, 24, 3, 0, 0, false}}},
+    {DATA "pipe-inpaint", NULL, {{"mask", NEGATIVE, 32, 32, 5, 0, 1, true}}},
     {DATA "pipe-sdxl",
      DATA "pipe-refiner",
-     {{"plain", "", 32, 32, 1, 0, false},
-      {"guided", NEGATIVE, 40, 24, 5, 0, false},
-      {"empty", "", 32, 32, 5, 0, false},
-      {"refined", NEGATIVE, 32, 32, 5, 0.5f, false}}},
+     {{"plain", "", 32, 32, 1, 0, 0, false},
+      {"guided", NEGATIVE, 40, 24, 5, 0, 0, false},
+      {"empty", "", 32, 32, 5, 0, 0, false},
+      {"edit", NEGATIVE, 32, 32, 5, 0, 0.6f, false},
+      {"refined", NEGATIVE, 32, 32, 5, 0.5f, 0, false}}},
 };
 #define N_SET 4
 
@@ -97,10 +102,10 @@ static struct img_job *job_open(struct engine *g, const struct shot *s)
                            .height = s->height,
                            .steps = 4,
                            .guidance = s->guidance,
-                           .strength = 1,
+                           .strength = s->strength,
                            .seed = 11,
                            .refiner_switch = s->refiner,
-                           .init = s->masked ? rgb : NULL,
+                           .init = s->strength > 0 ? rgb : NULL,
                            .mask = s->masked ? mask : NULL};
     if (img_job_open(g, &p, &j, &e))
         fail_msg("%s: %s", s->name, e.text);
@@ -152,14 +157,14 @@ static void set_check(const struct set *s, const char *device, const char *isa,
                       enum eng_precision precision, double bound, double bound_px)
 {
     char path[128];
-    uint8_t *alone[5];
-    struct img_job *j[5];
+    uint8_t *alone[SHOTS];
+    struct img_job *j[SHOTS];
     int n = 0, w, h;
     snprintf(path, sizeof path, "%s/golden.safetensors", s->dir);
     struct golden *g = golden_open(path);
     assert_non_null(g);
     struct engine *m = model_open(s, device, isa, precision);
-    for (; n < 5 && s->shot[n].name; n++) {
+    for (; n < SHOTS && s->shot[n].name; n++) {
         size_t k = 0, k_px = 0;
         const struct shot *t = &s->shot[n];
         j[n] = job_open(m, t);
