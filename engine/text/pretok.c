@@ -5,6 +5,7 @@
  * here, so it is refused. Each match has a step limit; over it the call fails with ERR_LIMIT. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <pthread.h>
 
 #include "engine/base/mem.h"
 #include "engine/text/tok_impl.h"
@@ -96,9 +97,31 @@ struct match_scratch {
     pcre2_jit_stack *stack;
 };
 static _Thread_local struct match_scratch scratch;
+static pthread_key_t scratch_key; /* its destructor frees a thread's scratch when the thread ends */
+static pthread_once_t scratch_once = PTHREAD_ONCE_INIT;
+static bool scratch_keyed;
+
+static void scratch_free(void *arg)
+{
+    struct match_scratch *m = arg;
+    pcre2_match_data_free(m->md);
+    pcre2_match_context_free(m->ctx);
+    pcre2_jit_stack_free(m->stack);
+    *m = (struct match_scratch){0};
+}
+
+static void scratch_key_make(void)
+{
+    scratch_keyed = pthread_key_create(&scratch_key, scratch_free) == 0;
+}
 
 static bool scratch_ready(void)
 {
+    if (scratch.md)
+        return true;
+    pthread_once(&scratch_once, scratch_key_make);
+    if (scratch_keyed)
+        pthread_setspecific(scratch_key, &scratch);
     if (!scratch.ctx && (scratch.ctx = pcre2_match_context_create(NULL))) {
         pcre2_set_match_limit(scratch.ctx, MATCH_LIMIT);
         pcre2_set_heap_limit(scratch.ctx, HEAP_LIMIT);
