@@ -10,6 +10,7 @@
 #define LAYERS_MAX 1024
 #define TIME_DIM   256
 
+/* img [img rows, dim] and txt [txt rows, dim] are the residual streams; everything else lives for one block. */
 struct dit_qwen {
     struct dit_patch patch;
     struct dit_rope rope;
@@ -44,6 +45,8 @@ static const struct dit_stream_names txt_names = {
     .down = "txt_mlp.net.2",
 };
 
+/* Sizes from the configuration. zero_cond_t is not asked for: it tells reference pictures from the one that is made,
+ * and there are none here. */
 static int config_read(struct dit_qwen *m, struct config *c, struct err *e)
 {
     int channels = (int)config_int(c, "in_channels", 64, 1, 4096);
@@ -80,6 +83,7 @@ static int config_read(struct dit_qwen *m, struct config *c, struct err *e)
     return 0;
 }
 
+/* Every layer, by diffusers' names; the first error stops the rest (nn_load is sticky). */
 static void weights_load(struct dit_qwen *m, struct nn_load *l)
 {
     int64_t d = m->dim, wide = (int64_t)m->patch.c * m->patch.p * m->patch.p;
@@ -208,6 +212,7 @@ void dit_qwen_run(struct dit_qwen *m, struct nn *n, const struct img_row *row, i
     p.temb = time_embed(m, n, row, n_row);
     tables(m, n, row, n_row, &p);
 
+    /* x is whatever goes into the next product, one at a time */
     struct tensor x = dit_put_latents(n, &m->patch, row, n_row, m->rows.start[DIT_IMG]);
     struct tensor img = nn_linear(n, &m->img_in, x);
     nn_free(n, &x);
@@ -220,6 +225,7 @@ void dit_qwen_run(struct dit_qwen *m, struct nn *n, const struct img_row *row, i
     for (int i = 0; i < m->n_layer && !n->rc; i++)
         dit_joint_run(n, &m->block[i], &p, txt, img);
 
+    /* only the image's rows are of interest from here on; scale comes before shift in this layer */
     struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
     x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
     struct tensor out = nn_linear(n, &m->proj_out, x);

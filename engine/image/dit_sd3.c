@@ -22,6 +22,7 @@ struct dit_sd3 {
     struct dit_rows rows; /* of the last pass: its layouts point here */
 };
 
+/* Sizes from the configuration; qk_norm null (SD3) shows in the tensors that are absent. */
 static int config_read(struct dit_sd3 *m, struct config *c, struct err *e)
 {
     int out;
@@ -52,6 +53,7 @@ static int config_read(struct dit_sd3 *m, struct config *c, struct err *e)
     return 0;
 }
 
+/* The blocks, and which of them have the second attention. */
 static int dual_read(struct dit_sd3 *m, struct config *c, struct err *e)
 {
     m->block = mem_calloc((size_t)m->n_layer, sizeof *m->block);
@@ -64,6 +66,7 @@ static int dual_read(struct dit_sd3 *m, struct config *c, struct err *e)
     return config_error(c, e);
 }
 
+/* The text stream ends in the last block: nothing behind it reads the text any more. */
 static void block_load(struct dit_sd3 *m, struct nn_load *l, int i)
 {
     bool last = i == m->n_layer - 1;
@@ -249,6 +252,7 @@ void dit_sd3_run(struct dit_sd3 *m, struct nn *n, const struct img_row *row, int
     for (int i = 0; i < m->n_layer && !n->rc; i++)
         dit_joint_run(n, &m->block[i], &p, txt, img);
 
+    /* scale comes before shift in this layer */
     struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
     x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
     struct tensor out = nn_linear(n, &m->proj_out, x);

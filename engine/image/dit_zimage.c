@@ -13,6 +13,7 @@
 #define TIME_MID   1024
 #define FILL       32 /* text and image rows come in multiples of it */
 
+/* x += gate * norm(attention(norm(x) * scale)), then the same around the MLP (sandwich norms; the gates through tanh). */
 struct z_block {
     struct nn_linear
         mod; /* [4 d]: scale and gate of the attention, of the MLP; absent in the caption's blocks */
@@ -37,6 +38,7 @@ struct dit_zimage {
 
 /* ---- loading ---- */
 
+/* Sizes from the configuration. n_kv_heads is not asked for: the reference has as many as heads. */
 static int config_read(struct dit_zimage *m, struct config *c, struct err *e)
 {
     m->patch = (struct dit_patch){
@@ -72,6 +74,7 @@ static int config_read(struct dit_zimage *m, struct config *c, struct err *e)
     return 0;
 }
 
+/* Block i of a list of the file: "noise_refiner", "context_refiner" (no modulation), "layers". */
 static void block_load(const struct dit_zimage *m, struct nn_load *l, struct z_block *b,
                        const char *list, int i)
 {
@@ -242,6 +245,7 @@ static void norm_out(const struct dit_zimage *m, struct nn *n, struct tensor x, 
     dit_gate(n, x, &z, gate, layout);
 }
 
+/* f32 [rows, dim] of normed rows x (mul), which is freed; every segment of the layout sees itself. */
 static struct tensor attention(const struct dit_zimage *m, struct nn *n, const struct z_block *b,
                                const struct z_run *r, struct tensor *x)
 {
@@ -263,6 +267,7 @@ static struct tensor attention(const struct dit_zimage *m, struct nn *n, const s
     return out;
 }
 
+/* f32 [rows, dim]: down(silu(w1 x) * w3 x); x (mul) is freed. */
 static struct tensor gated_mlp(struct nn *n, const struct z_block *b, struct tensor *x)
 {
     struct tensor wide = nn_linear(n, &b->up, *x);
@@ -275,6 +280,7 @@ static struct tensor gated_mlp(struct nn *n, const struct z_block *b, struct ten
     return out;
 }
 
+/* x [rows, dim] one block on, in place. */
 static void block_run(const struct dit_zimage *m, struct nn *n, const struct z_block *b,
                       const struct z_run *r, struct tensor x)
 {
@@ -418,6 +424,7 @@ void dit_zimage_run(struct dit_zimage *m, struct nn *n, const struct img_row *ro
         block_run(m, n, &m->block[i], &run, img);
     run_end(n, &run);
 
+    /* the captions come ready from the host; from here on text and image are one stream */
     run.layout = DIT_JOINT;
     tables(m, n, row, r, &run);
     struct tensor txt = dit_put_states(n, row, n_row, m->dim);

@@ -28,6 +28,7 @@ static const char before[] =
 static const char after[] = "<|im_end|>\n<|im_start|>assistant\n";
 #define TEMPLATE_TOKENS 34 /* of `before`: not seen by the transformer */
 
+/* Every component, and that they fit each other. What was opened before an error is closed by qwen_close. */
 static int parts_open(struct pipe *p, struct qwen *q, struct err *e)
 {
     static const char *const names[] = {"tokenizer", "text_encoder", "transformer", "vae",
@@ -104,6 +105,7 @@ static void qwen_close(struct pipe *p)
     p->state = NULL;
 }
 
+/* out[i]->states: the last hidden states of the prompt's own tokens and the template's end. */
 static int qwen_encode(struct pipe *p, struct nn *n, const char *const *text, int n_text,
                        struct img_cond **out, struct err *e)
 {

@@ -38,6 +38,7 @@ static int need(struct pipe *p, const char *name, struct comp **out, struct err 
     return *out ? 0 : err_set(e, ERR_NOTFOUND, "%s has no %s", p->files->pipeline, name);
 }
 
+/* The two CLIPs, whose last layers the pooled text needs although the states stop one before, and T5 if it is there. */
 static int texts_open(struct pipe *p, struct sd3 *s, struct err *e)
 {
     static const char *const encoder[2] = {"text_encoder", "text_encoder_2"};
@@ -76,6 +77,7 @@ static int texts_open(struct pipe *p, struct sd3 *s, struct err *e)
     return 0;
 }
 
+/* Every component, and that they fit each other. What was opened before an error is closed by sd3_close. */
 static int parts_open(struct pipe *p, struct sd3 *s, struct err *e)
 {
     struct comp *dit, *vae, *sched;
@@ -188,6 +190,7 @@ static void states_copy(const struct texts *t, const struct sd3 *s, int from, in
                    t->states + (i * len + r) * d, d * sizeof(float));
 }
 
+/* The k-th CLIP's part of all prompts. Returns errors of the host; those of the run stay in n. */
 static int clip_texts(const struct sd3 *s, struct nn *n, int k, const char *const *text,
                       struct texts *t, struct img_cond **out)
 {
@@ -214,6 +217,7 @@ static int clip_texts(const struct sd3 *s, struct nn *n, int k, const char *cons
     return 0;
 }
 
+/* T5's rows of all prompts; without one they stay zeros. */
 static int t5_texts(const struct sd3 *s, struct nn *n, const char *const *text, struct texts *t,
                     struct img_cond **out)
 {

@@ -20,6 +20,7 @@ struct zimage {
     struct lm_prompt prompt;
 };
 
+/* Every component, and that they fit each other. What was opened before an error is closed by zimage_close. */
 static int parts_open(struct pipe *p, struct zimage *z, struct err *e)
 {
     static const char *const names[] = {"tokenizer", "text_encoder", "transformer", "vae",
@@ -131,6 +132,7 @@ static void zimage_denoise(struct pipe *p, struct nn *n, const struct img_row *r
     dit_zimage_run(((struct zimage *)p->state)->dit, n, row, n_row);
 }
 
+/* An effective scale of 1 + scale in the usual way of counting. */
 static void zimage_guide(float *cond, const float *uncond, float scale, int c, int h, int w)
 {
     size_t n = (size_t)c * (size_t)h * (size_t)w;
