@@ -38,6 +38,7 @@ static int parts_find(struct pipe *p, struct comp *c[N_PART], struct err *e)
     return 0;
 }
 
+/* Opens all parts and checks that they fit each other. What is open after an error is flux_close's. */
 static int parts_open(struct pipe *p, struct flux *f, struct err *e)
 {
     struct comp *c[N_PART];
@@ -78,6 +79,7 @@ static int flux_open(struct pipe *p, struct err *e)
     int rc = parts_open(p, f, e);
     if (rc)
         return rc;
+    /* The two published models differ in nothing but this input, and in what they were distilled to. */
     bool dev = dit_flux_guidance(f->dit);
     f->len = dev ? TOKENS_DEV : TOKENS_SCHNELL;
     p->c = vae_channels(f->vae);
@@ -130,6 +132,7 @@ static void texts_free(struct texts *t)
     free(t->states);
 }
 
+/* The six lists of ids are one allocation, behind ids_clip. ERR_NOMEM: texts_free what there is. */
 static int texts_alloc(struct texts *t, const struct flux *f, int n)
 {
     size_t k = (size_t)n, c = (size_t)clip_positions(f->clip), len = (size_t)f->len;
@@ -148,6 +151,7 @@ static int texts_alloc(struct texts *t, const struct flux *f, int n)
     return 0;
 }
 
+/* Both encoders' ids, filled up: neither is given a mask, so the filling is part of what they were trained on. */
 static int texts_tokenize(struct texts *t, const struct flux *f, const char *const *text)
 {
     int rc = 0, ignored;

@@ -60,6 +60,7 @@ static void kl_mid(struct nn_load *l, struct vae_half *h, const char *half,
         kl_attn(l, &h->attn, half, c);
 }
 
+/* n_res blocks from c[0] to c[1] channels; the first one makes the change. */
 static void kl_level(struct nn_load *l, struct vae_level *y, const char *prefix, int n_res,
                      const int *c)
 {
@@ -71,6 +72,7 @@ static void kl_level(struct nn_load *l, struct vae_level *y, const char *prefix,
     }
 }
 
+/* Level i halves the sides behind its blocks; the coarsest one does not. */
 static void kl_encoder(struct nn_load *l, struct vae *m, const struct kl_config *k)
 {
     struct vae_half *h = &m->enc;
@@ -94,6 +96,7 @@ static void kl_encoder(struct nn_load *l, struct vae *m, const struct kl_config 
         nn_load_conv(l, &h->quant_conv, 2 * m->c, 2 * m->c, 1, "quant_conv");
 }
 
+/* up_blocks.0 is the coarsest level; each has one block more than the encoder's. */
 static void kl_decoder(struct nn_load *l, struct vae *m, const struct kl_config *k)
 {
     struct vae_half *h = &m->dec;
@@ -137,6 +140,8 @@ static int kl_refuse(struct config *cfg, struct err *e)
     return 0;
 }
 
+/* Defaults are AutoencoderKL's own. m->mul and m->add undo scaling_factor and shift_factor, and where a file has them
+ * (fine-tuned SDXL autoencoders) the mean and deviation by channel, in diffusers' order. */
 static int kl_configure(struct vae *m, struct kl_config *k, struct config *cfg, struct err *e)
 {
     config_need(cfg, "block_out_channels");
@@ -182,6 +187,7 @@ int vae__kl_load(struct vae *m, struct nn_weights *w, struct comp *c, struct err
     if (rc)
         return rc;
     struct nn_load l = {.w = w, .c = c, .e = e};
+    /* Files for making pictures only may leave it out. */
     m->encoder = nn_load_has(&l, NULL, "encoder.conv_in.weight");
     if (m->encoder)
         kl_encoder(&l, m, &k);

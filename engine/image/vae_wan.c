@@ -18,6 +18,7 @@ static void wan_norm(struct nn_load *l, struct nn_norm *n, int c, const char *pr
     nn_load_vec(l, &n->w, c, 0, "%s.gamma", prefix);
 }
 
+/* Its convolutions are 3-D, the shortcut's too (1 x 1 x 1). */
 static void wan_res(struct nn_load *l, struct vae_res *r, const char *prefix, int c_in, int c_out)
 {
     char name[128];
@@ -123,6 +124,8 @@ static int wan_refuse(struct config *cfg, struct err *e)
     return 0;
 }
 
+/* Defaults are diffusers' but for the latents' mean and deviation, which must be there: without them a picture would
+ * only look slightly wrong. */
 static int wan_configure(struct vae *m, struct wan_config *k, struct config *cfg, struct err *e)
 {
     config_need(cfg, "dim_mult");
