@@ -86,7 +86,7 @@ static const struct source_tensor *look(const struct source_map *m, const char *
 /* Whether the tensor is there, all its slices; its shape. */
 static bool has(const struct source_map *m, int64_t dim[SOURCE_DIMS], const char *want)
 {
-    struct source_slice s[SOURCE_SLICES];
+    struct source_slice s[SOURCE_SLICES] = {0};
     int n = m->find ? m->find(m, want, s) : 0;
     int64_t rows = 0;
     const struct source_tensor *t = n ? NULL : look(m, want);

@@ -24,7 +24,7 @@ static const struct source_tensor *lookup(const struct source_map *m, const char
 static int find(const struct comp *c, const char *name, struct found *f)
 {
     const struct source_map *m = &c->map;
-    struct source_slice s[SOURCE_SLICES];
+    struct source_slice s[SOURCE_SLICES] = {0}; /* who sets no n_take means one piece */
     int n = !m->src ? -1 : m->find ? m->find(m, name, s) : 0;
     if (n < 0 || n > SOURCE_SLICES)
         return ERR_NOTFOUND;
