@@ -192,13 +192,12 @@ static int halves_find(const struct source_map *m, const char *want,
                      end + strlen(gate ? GEGLU_GATE : GEGLU_VALUE));
     if (k < 0 || (size_t)k >= sizeof name)
         return -1;
-    int n = base->find ? base->find(base, name, slice) : 0;
-    if (n < 0 || n > 1 || (n == 1 && slice->n_part != 1))
+    struct source_slice whole[SOURCE_SLICES] = {{.n_part = 1}};
+    int n = base->find ? base->find(base, name, whole) : 0;
+    if (n < 0 || n > 1 || (n == 1 && whole[0].n_part != 1))
         return -1;
-    if (!n)
-        memcpy(slice->name, name, sizeof name);
-    slice->n_part = 2;
-    slice->part = gate;
+    *slice = (struct source_slice){.part = gate, .n_part = 2, .n_take = 1};
+    memcpy(slice->name, n ? whole[0].name : name, sizeof name);
     return 1;
 }
 
@@ -285,8 +284,9 @@ static void transformer_load(struct loader *d, struct unet_transformer *t, int c
     if (l->rc)
         return;
     int n = 0;
-    while (n < LAYERS_MAX && nn_load_has(l, NULL, "%s.transformer_blocks.%d.norm1.weight", name, n))
-        n++;
+    for (int i = 0; i < LAYERS_MAX; i++) /* with a gap, what is missing is reported below */
+        if (nn_load_has(l, NULL, "%s.transformer_blocks.%d.norm1.weight", name, i))
+            n = i + 1;
     t->layer = mem_calloc((size_t)n + 1, sizeof *t->layer);
     if (!t->layer) {
         l->rc = err_set(l->e, ERR_NOMEM, "no memory for the unet");
