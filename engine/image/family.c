@@ -208,22 +208,52 @@ static int add_vae(struct single *s, double scaling, double shift, struct err *e
     return rc;
 }
 
-/* big: with a projection, as text_encoder_2; else text_encoder. */
-static int add_clip(struct single *s, const struct part *p, bool big, struct err *e)
+static int check_width(const struct single *s, const struct part *text, int64_t want, struct err *e)
+{
+    int64_t have = part_width(text);
+    if (have == want)
+        return 0;
+    err_set(e, ERR_INVAL, "the transformer reads states of %lld values, the %s has %lld",
+            (long long)want, text->what, (long long)have);
+    return file_map_prefix(e, s->path);
+}
+
+struct clip_place {
+    const char *name, *tokenizer, *other; /* other: a tokenizer folder that would do; may be NULL */
+    bool projection;
+    enum part_kind marker;
+};
+static const struct clip_place first_clip = {"text_encoder", "tokenizer", NULL, false, PART_CLIP};
+static const struct clip_place second_clip = {"text_encoder_2", "tokenizer_2", "tokenizer", true,
+                                              PART_OPENCLIP};
+
+static int add_clip(struct single *s, const struct part *p, const struct clip_place *at,
+                    struct err *e)
 {
     struct buf b = {0};
-    const char *name = big ? "text_encoder_2" : "text_encoder";
     int rc = 0;
     if (!p)
-        return missing(s, name, big ? "OpenCLIP text encoder" : "CLIP text encoder",
-                       part_marker(big ? PART_OPENCLIP : PART_CLIP), e);
-    if (needs(s, name))
-        rc = part_config_clip(p, big, &b, e);
-    rc = rc ? rc : add(s, name, big ? "CLIPTextModelWithProjection" : "CLIPTextModel", p, &b, e);
+        return missing(s, at->name, "CLIP text encoder", part_marker(at->marker), e);
+    if (needs(s, at->name))
+        rc = part_config_clip(p, at->projection, &b, e);
     rc = rc ? rc
-            : add_tokenizer(s, big ? "tokenizer_2" : "tokenizer", big ? "tokenizer" : NULL, p, e);
+            : add(s, at->name, at->projection ? "CLIPTextModelWithProjection" : "CLIPTextModel", p,
+                  &b, e);
     buf_free(&b);
-    return rc;
+    return rc ? rc : add_tokenizer(s, at->tokenizer, at->other, p, e);
+}
+
+static int add_t5(struct single *s, const struct part *p, const char *name, const char *tokenizer,
+                  int64_t width, struct err *e)
+{
+    struct buf b = {0};
+    int rc =
+        p ? check_width(s, p, width, e) : missing(s, name, "T5 encoder", part_marker(PART_T5), e);
+    if (!rc && needs(s, name))
+        rc = part_config_t5(p, &b, e);
+    rc = rc ? rc : add(s, name, "T5EncoderModel", p, &b, e);
+    buf_free(&b);
+    return rc ? rc : add_tokenizer(s, tokenizer, NULL, p, e);
 }
 
 static int open_sd(struct single *s, const struct part *unet, struct err *e)
@@ -247,9 +277,9 @@ static int open_sd(struct single *s, const struct part *unet, struct err *e)
     rc = rc ? rc : add(s, "unet", "UNet2DConditionModel", unet, &b, e);
     buf_free(&b);
     if (!rc && !refiner)
-        rc = add_clip(s, sd2 ? big : small, false, e);
+        rc = add_clip(s, sd2 ? big : small, &first_clip, e);
     if (!rc && xl)
-        rc = add_clip(s, big, true, e);
+        rc = add_clip(s, big, &second_clip, e);
     rc = rc ? rc : add_vae(s, xl ? 0.13025 : 0.18215, 0, e);
     if (rc)
         return rc;
@@ -257,16 +287,6 @@ static int open_sd(struct single *s, const struct part *unet, struct err *e)
 }
 
 /* ---- transformers ---- */
-
-static int check_width(const struct single *s, const struct part *text, int64_t want, struct err *e)
-{
-    int64_t have = part_width(text);
-    if (have == want)
-        return 0;
-    err_set(e, ERR_INVAL, "the transformer reads states of %lld values, the %s has %lld",
-            (long long)want, text->what, (long long)have);
-    return file_map_prefix(e, s->path);
-}
 
 static int open_flux(struct single *s, const struct part *den, struct err *e)
 {
@@ -281,18 +301,37 @@ static int open_flux(struct single *s, const struct part *den, struct err *e)
     if (!rc && needs(s, "transformer"))
         rc = part_config_flux(den, &b, e);
     rc = rc ? rc : add(s, "transformer", "FluxTransformer2DModel", den, &b, e);
-    rc = rc ? rc : add_clip(s, clip, false, e);
-    if (!rc && !t5)
-        rc = missing(s, "text_encoder_2", "T5 encoder", part_marker(PART_T5), e);
+    rc = rc ? rc : add_clip(s, clip, &first_clip, e);
     names_has(&m, d, "context_embedder.weight");
-    rc = rc ? rc : check_width(s, t5, d[1], e);
-    if (!rc && needs(s, "text_encoder_2"))
-        rc = part_config_t5(t5, &b, e);
-    rc = rc ? rc : add(s, "text_encoder_2", "T5EncoderModel", t5, &b, e);
-    rc = rc ? rc : add_tokenizer(s, "tokenizer_2", NULL, t5, e);
+    rc = rc ? rc : add_t5(s, t5, "text_encoder_2", "tokenizer_2", d[1], e);
     rc = rc ? rc : add_vae(s, 0.3611, 0.1159, e);
     buf_free(&b);
     return rc ? rc : add_sched(s, dev ? FAMILY_SCHED_FLUX : FAMILY_SCHED_SCHNELL, e);
+}
+
+/* T5 may be left out: the pipeline puts zeros in its place. */
+static int open_sd3(struct single *s, const struct part *den, struct err *e)
+{
+    static const struct clip_place first = {"text_encoder", "tokenizer", NULL, true, PART_CLIP};
+    struct buf b = {0};
+    int rc = 0;
+    int64_t d[SOURCE_DIMS] = {0};
+    struct source_map m = part_map(den);
+    const struct part *small = pick(s, TEXTS, SMALL, &rc, e);
+    const struct part *big = rc ? NULL : pick(s, TEXTS, BIG, &rc, e);
+    const struct part *t5 = rc ? NULL : pick(s, T5S, ANY, &rc, e);
+    snprintf(s->f->pipeline, sizeof s->f->pipeline, "StableDiffusion3Pipeline");
+    if (!rc && needs(s, "transformer"))
+        rc = part_config_sd3(den, &b, e);
+    rc = rc ? rc : add(s, "transformer", "SD3Transformer2DModel", den, &b, e);
+    buf_free(&b);
+    rc = rc ? rc : add_clip(s, small, &first, e);
+    rc = rc ? rc : add_clip(s, big, &second_clip, e);
+    names_has(&m, d, "context_embedder.weight");
+    if (!rc && t5)
+        rc = add_t5(s, t5, "text_encoder_3", "tokenizer_3", d[1], e);
+    rc = rc ? rc : add_vae(s, 1.5305, 0.0609, e);
+    return rc ? rc : add_sched(s, FAMILY_SCHED_SD3, e);
 }
 
 /* The language model that a transformer reads; norm: Qwen3's layers, which norm q and k. */
@@ -358,9 +397,9 @@ static int open_zimage(struct single *s, const struct part *den, struct err *e)
 int family_open(struct single *s, struct err *e)
 {
     static int (*const open[PART_N_KIND])(struct single *, const struct part *, struct err *) = {
-        [PART_UNET] = open_sd,         [PART_UNET_D] = open_sd, [PART_FLUX] = open_flux,
-        [PART_FLUX_D] = open_flux,     [PART_QWEN] = open_qwen, [PART_ZIMAGE] = open_zimage,
-        [PART_ZIMAGE_D] = open_zimage,
+        [PART_UNET] = open_sd,     [PART_UNET_D] = open_sd,     [PART_FLUX] = open_flux,
+        [PART_FLUX_D] = open_flux, [PART_QWEN] = open_qwen,     [PART_SD3] = open_sd3,
+        [PART_SD3_D] = open_sd3,   [PART_ZIMAGE] = open_zimage, [PART_ZIMAGE_D] = open_zimage,
     };
     int rc = 0;
     const struct part *den = pick(s, PART_DENOISER, ANY, &rc, e);
@@ -369,7 +408,7 @@ int family_open(struct single *s, struct err *e)
     if (!den) {
         err_set(e, ERR_NOTFOUND,
                 "no model_index.json, and no file with a denoiser of a known "
-                "family (Stable Diffusion 1, 2, XL, FLUX.1, Qwen-Image, Z-Image)");
+                "family (Stable Diffusion 1, 2, 3, XL, FLUX.1, Qwen-Image, Z-Image)");
         return file_map_prefix(e, s->path);
     }
     if (open[den->kind])

@@ -23,6 +23,7 @@ const char *family_sched(enum family_sched k)
                                    "\"max_shift\":1.15,\"base_image_seq_len\":256,"
                                    "\"max_image_seq_len\":4096}",
         [FAMILY_SCHED_SCHNELL] = FLOW "\"shift\":1.0,\"use_dynamic_shifting\":false}",
+        [FAMILY_SCHED_SD3] = FLOW "\"shift\":3.0,\"use_dynamic_shifting\":false}",
         [FAMILY_SCHED_QWEN] = FLOW "\"shift\":1.0,\"use_dynamic_shifting\":true,\"base_shift\":0.5,"
                                    "\"max_shift\":0.9,\"base_image_seq_len\":256,"
                                    "\"max_image_seq_len\":8192,\"shift_terminal\":0.02,"

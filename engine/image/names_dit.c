@@ -1,6 +1,6 @@
 /* Transformers as their authors named them: FLUX.1 (q, k, v and in single blocks the MLP's first layer are one matrix;
- * the last modulation has shift before scale, diffusers the other way round) and Z-Image (fused q, k, v). Qwen-Image's
- * names are diffusers' own. */
+ * the last modulation has shift before scale, diffusers the other way round), Stable Diffusion 3 (the same, also in the
+ * last block's text) and Z-Image (fused q, k, v). Qwen-Image's names are diffusers' own. */
 #include "engine/image/names_impl.h"
 
 #include <stdio.h>
@@ -72,6 +72,65 @@ int names_flux(const struct source_map *m, const char *want, struct source_slice
     }
     return n;
 }
+
+/* ---- Stable Diffusion 3 ---- */
+
+static const struct names_row sd3[] = {
+    {"pos_embed.pos_embed", "pos_embed", 0, 0, 0},
+    {"pos_embed.proj.*", "x_embedder.proj.*", 0, 0, 0},
+    {"time_text_embed.timestep_embedder.linear_1.*", "t_embedder.mlp.0.*", 0, 0, 0},
+    {"time_text_embed.timestep_embedder.linear_2.*", "t_embedder.mlp.2.*", 0, 0, 0},
+    {"time_text_embed.text_embedder.linear_1.*", "y_embedder.mlp.0.*", 0, 0, 0},
+    {"time_text_embed.text_embedder.linear_2.*", "y_embedder.mlp.2.*", 0, 0, 0},
+    {"norm_out.linear.*", "final_layer.adaLN_modulation.1.*", 1, 2, 1},
+    {"norm_out.linear.*", "final_layer.adaLN_modulation.1.*", 0, 2, 1},
+    {"proj_out.*", "final_layer.linear.*", 0, 0, 0},
+};
+static const struct names_row sd3_block[] = {
+    {"norm1.linear.*", "x_block.adaLN_modulation.1.*", 0, 0, 0},
+    {"norm1_context.linear.*", "context_block.adaLN_modulation.1.*", 0, 0, 0},
+    {"attn.to_q.*", "x_block.attn.qkv.*", 0, 3, 1},
+    {"attn.to_k.*", "x_block.attn.qkv.*", 1, 3, 1},
+    {"attn.to_v.*", "x_block.attn.qkv.*", 2, 3, 1},
+    {"attn.add_q_proj.*", "context_block.attn.qkv.*", 0, 3, 1},
+    {"attn.add_k_proj.*", "context_block.attn.qkv.*", 1, 3, 1},
+    {"attn.add_v_proj.*", "context_block.attn.qkv.*", 2, 3, 1},
+    {"attn.norm_q.*", "x_block.attn.ln_q.*", 0, 0, 0},
+    {"attn.norm_k.*", "x_block.attn.ln_k.*", 0, 0, 0},
+    {"attn.norm_added_q.*", "context_block.attn.ln_q.*", 0, 0, 0},
+    {"attn.norm_added_k.*", "context_block.attn.ln_k.*", 0, 0, 0},
+    {"attn.to_out.0.*", "x_block.attn.proj.*", 0, 0, 0},
+    {"attn.to_add_out.*", "context_block.attn.proj.*", 0, 0, 0},
+    {"attn2.to_q.*", "x_block.attn2.qkv.*", 0, 3, 1},
+    {"attn2.to_k.*", "x_block.attn2.qkv.*", 1, 3, 1},
+    {"attn2.to_v.*", "x_block.attn2.qkv.*", 2, 3, 1},
+    {"attn2.norm_q.*", "x_block.attn2.ln_q.*", 0, 0, 0},
+    {"attn2.norm_k.*", "x_block.attn2.ln_k.*", 0, 0, 0},
+    {"attn2.to_out.0.*", "x_block.attn2.proj.*", 0, 0, 0},
+    {"ff.net.0.proj.*", "x_block.mlp.fc1.*", 0, 0, 0},
+    {"ff.net.2.*", "x_block.mlp.fc2.*", 0, 0, 0},
+    {"ff_context.net.0.proj.*", "context_block.mlp.fc1.*", 0, 0, 0},
+    {"ff_context.net.2.*", "context_block.mlp.fc2.*", 0, 0, 0},
+};
+/* The text's stream ends before the last block's MLP: its modulation is one of a final layer. */
+static const struct names_row sd3_last[] = {
+    {"norm1_context.linear.*", "context_block.adaLN_modulation.1.*", 1, 2, 1},
+    {"norm1_context.linear.*", "context_block.adaLN_modulation.1.*", 0, 2, 1},
+};
+
+int names_sd3(const struct source_map *m, const char *want, struct source_slice *slice)
+{
+    struct names_cap c = {0};
+    char at[64];
+    if (!names_match("transformer_blocks.#.*", want, &c))
+        return names_rows(ROWS(sd3), want, "", slice);
+    snprintf(at, sizeof at, "joint_blocks.%d.", c.n[0]);
+    bool last = c.n[0] == *(const int *)m->arg - 1;
+    int n = last ? names_rows(ROWS(sd3_last), c.rest, at, slice) : 0;
+    return n ? n : names_rows(ROWS(sd3_block), c.rest, at, slice);
+}
+
+/* ---- Z-Image ---- */
 
 static const struct names_row zimage[] = {
     {"all_x_embedder.2-1.*", "x_embedder.*", 0, 0, 0},

@@ -43,6 +43,7 @@ names_find_fn
     names_clip; /* transformers, with "text_model." before it or not; arg: whether the file has it */
 names_find_fn names_openclip; /* fused attention */
 names_find_fn names_flux;     /* arg: pieces of linear1 that are as large as q */
+names_find_fn names_sd3;      /* arg: blocks */
 names_find_fn names_zimage;   /* fused attention */
 names_find_fn names_t5_gguf;
 names_find_fn names_lm_gguf; /* Qwen2.5, Qwen3 */

@@ -21,6 +21,10 @@ static const struct {
      "single_blocks.0.linear1.weight", "distilled_guidance_layer.in_proj.weight"},
     {PART_FLUX_D, "FLUX.1 transformer", "single_transformer_blocks.0.proj_mlp.weight",
      "time_text_embed.text_embedder.linear_1.weight", NULL},
+    {PART_SD3, "Stable Diffusion 3 transformer", "joint_blocks.0.x_block.attn.qkv.weight",
+     "context_embedder.weight", NULL},
+    {PART_SD3_D, "Stable Diffusion 3 transformer", "pos_embed.pos_embed", "context_embedder.weight",
+     NULL},
     {PART_QWEN, "Qwen-Image transformer", "transformer_blocks.0.img_mod.1.weight", "img_in.weight",
      NULL},
     {PART_ZIMAGE, "Z-Image transformer", "layers.0.attention.qkv.weight",
@@ -29,8 +33,6 @@ static const struct {
      "layers.0.adaLN_modulation.0.weight", NULL},
     {PART_OTHER, "a FLUX.2 transformer", "double_stream_modulation_img.lin.weight", NULL, NULL},
     {PART_OTHER, "a Chroma transformer", "distilled_guidance_layer.in_proj.weight", NULL, NULL},
-    {PART_OTHER, "a Stable Diffusion 3 transformer", "joint_blocks.0.x_block.attn.qkv.weight", NULL,
-     NULL},
     {PART_OTHER, "a Wan transformer", "blocks.0.cross_attn.norm_k.weight", "head.modulation", NULL},
     {PART_OTHER, "a HunyuanVideo transformer",
      "txt_in.individual_token_refiner.blocks.0.adaLN_modulation.1.weight", NULL, NULL},
@@ -91,8 +93,8 @@ static void set_names(struct part *p)
         [PART_UNET] = names_unet,         [PART_VAE] = names_vae,
         [PART_WAN] = names_vae_wan,       [PART_CLIP] = names_clip,
         [PART_OPENCLIP] = names_openclip, [PART_FLUX] = names_flux,
-        [PART_ZIMAGE] = names_zimage,     [PART_T5_GGUF] = names_t5_gguf,
-        [PART_LM_GGUF] = names_lm_gguf,
+        [PART_SD3] = names_sd3,           [PART_ZIMAGE] = names_zimage,
+        [PART_T5_GGUF] = names_t5_gguf,   [PART_LM_GGUF] = names_lm_gguf,
     };
     p->find = find[p->kind];
     if (p->kind == PART_UNET) /* res blocks before the first downsampler */
@@ -103,6 +105,8 @@ static void set_names(struct part *p)
         p->arg = names_count(&m, 8, "decoder.up.#.block.0.conv1.weight");
     if (p->kind == PART_WAN) /* going up there is one more */
         p->arg = names_count(&m, 8, "decoder.upsamples.#.residual.2.weight") - 1;
+    if (p->kind == PART_SD3)
+        p->arg = names_count(&m, 256, "joint_blocks.#.x_block.attn.qkv.weight");
     if (p->kind == PART_FLUX && names_has(&m, l, "single_blocks.0.linear1.weight") &&
         names_has(&m, d, "img_in.weight") && d[0] > 0)
         p->arg = (int)(l[0] / d[0]);

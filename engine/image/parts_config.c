@@ -126,6 +126,43 @@ int part_config_flux(const struct part *p, struct buf *b, struct err *e)
     return 0;
 }
 
+/* The text's MLP is missing in the last block, so blocks are counted by what the picture's has. */
+int part_config_sd3(const struct part *p, struct buf *b, struct err *e)
+{
+    struct source_map m = part_map(p);
+    int64_t n_head = 0, dim = 64, patch = dim_of(&m, 2, "pos_embed.proj.weight"), side = 0;
+    int64_t rows = dim_of(&m, 0, "transformer_blocks.0.attn.to_q.weight");
+    bool norm = names_has(&m, NULL, "transformer_blocks.0.attn.norm_q.weight");
+    int n = names_count(&m, LAYERS_MAX, "transformer_blocks.#.attn.to_q.weight"), rc = 0;
+    if (norm)
+        rc = heads(&m, "transformer_blocks.0.attn.to_q.weight",
+                   "transformer_blocks.0.attn.norm_q.weight", &n_head, &dim, e);
+    if (rc)
+        return rc;
+    while ((side + 1) * (side + 1) <= dim_of(&m, 1, "pos_embed.pos_embed") && side < 4096)
+        side++;
+    if (patch < 1 || rows % dim || side < 1)
+        return err_set(e, ERR_UNSUPPORTED, "%s: its patches, heads or positions are not known",
+                       p->what);
+    buf_fmt(b,
+            "{\"_class_name\":\"SD3Transformer2DModel\",\"sample_size\":128,\"patch_size\":%lld,"
+            "\"in_channels\":%lld,\"out_channels\":%lld,\"num_layers\":%d,"
+            "\"attention_head_dim\":%lld,\"num_attention_heads\":%lld,\"joint_attention_dim\":%lld,"
+            "\"caption_projection_dim\":%lld,\"pooled_projection_dim\":%lld,"
+            "\"pos_embed_max_size\":%lld,\"qk_norm\":%s,\"dual_attention_layers\":[",
+            (long long)patch, (long long)dim_of(&m, 1, "pos_embed.proj.weight"),
+            (long long)(dim_of(&m, 0, "proj_out.weight") / (patch * patch)), n, (long long)dim,
+            (long long)(rows / dim), (long long)dim_of(&m, 1, "context_embedder.weight"),
+            (long long)dim_of(&m, 0, "context_embedder.weight"),
+            (long long)dim_of(&m, 1, "time_text_embed.text_embedder.linear_1.weight"),
+            (long long)side, norm ? "\"rms_norm\"" : "null");
+    for (int i = 0, k = 0; i < n; i++)
+        if (names_has(&m, NULL, "transformer_blocks.%d.attn2.to_q.weight", i))
+            buf_fmt(b, "%s%d", k++ ? "," : "", i);
+    buf_str(b, "]}");
+    return 0;
+}
+
 int part_config_qwen(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);

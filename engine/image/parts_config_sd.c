@@ -134,7 +134,7 @@ static int64_t dim_of(const struct source_map *m, int i, const char *name)
     return d[i];
 }
 
-int part_config_clip(const struct part *p, bool big, struct buf *b, struct err *e)
+int part_config_clip(const struct part *p, bool projection, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);
     int64_t dim = dim_of(&m, 1, "embeddings.token_embedding.weight");
@@ -144,7 +144,7 @@ int part_config_clip(const struct part *p, bool big, struct buf *b, struct err *
                                             : dim_of(&m, 0, "text_projection.weight");
     int n = names_count(&m, LAYERS_MAX, "encoder.layers.#.layer_norm1.weight");
     /* Stable Diffusion 2 was trained on the last layer but one: its folder on the hub leaves the last out */
-    if (p->kind == PART_OPENCLIP && !big && n > 1)
+    if (p->kind == PART_OPENCLIP && !projection && n > 1)
         n--;
     if (dim < 1 || vocab < 2)
         return err_set(e, ERR_INVAL, "%s: its token embedding is no matrix", p->what);
@@ -154,8 +154,9 @@ int part_config_clip(const struct part *p, bool big, struct buf *b, struct err *
             "\"num_hidden_layers\":%d,\"num_attention_heads\":%lld,"
             "\"max_position_embeddings\":%lld,\"vocab_size\":%lld,\"bos_token_id\":%lld,"
             "\"eos_token_id\":%lld,\"projection_dim\":%lld,\"layer_norm_eps\":1e-05}",
-            big ? "WithProjection" : "", big || p->kind == PART_OPENCLIP ? "gelu" : "quick_gelu",
-            (long long)dim, (long long)dim_of(&m, 0, "encoder.layers.0.mlp.fc1.weight"), n,
+            projection ? "WithProjection" : "",
+            p->kind == PART_OPENCLIP || dim >= 1024 ? "gelu" : "quick_gelu", (long long)dim,
+            (long long)dim_of(&m, 0, "encoder.layers.0.mlp.fc1.weight"), n,
             (long long)(dim < 64 ? 1 : dim / 64),
             (long long)dim_of(&m, 0, "embeddings.position_embedding.weight"), (long long)vocab,
             (long long)vocab - 2, (long long)vocab - 1, (long long)(proj ? proj : dim));

@@ -11,6 +11,8 @@ enum part_kind {
     PART_UNET_D, /* (a file that a folder's component was taken from) */
     PART_FLUX,
     PART_FLUX_D,
+    PART_SD3,
+    PART_SD3_D,
     PART_QWEN,
     PART_ZIMAGE,
     PART_ZIMAGE_D,
@@ -30,7 +32,8 @@ enum part_kind {
 #define PART_BIT(k) (1u << (k))
 #define PART_DENOISER                                                                              \
     (PART_BIT(PART_UNET) | PART_BIT(PART_UNET_D) | PART_BIT(PART_FLUX) | PART_BIT(PART_FLUX_D) |   \
-     PART_BIT(PART_QWEN) | PART_BIT(PART_ZIMAGE) | PART_BIT(PART_ZIMAGE_D) | PART_BIT(PART_OTHER))
+     PART_BIT(PART_SD3) | PART_BIT(PART_SD3_D) | PART_BIT(PART_QWEN) | PART_BIT(PART_ZIMAGE) |     \
+     PART_BIT(PART_ZIMAGE_D) | PART_BIT(PART_OTHER))
 
 #define PARTS_MAX   32
 #define PART_PREFIX 96
@@ -65,10 +68,12 @@ int64_t part_context(const struct part *p);
 int part_config_unet(const struct part *p, bool v_prediction, struct buf *b, struct err *e);
 int part_config_vae(const struct part *p, double scaling, double shift, struct buf *b,
                     struct err *e);
-int part_config_clip(const struct part *p, bool big, struct buf *b, struct err *e);
+/* projection: transformers' CLIPTextModelWithProjection. */
+int part_config_clip(const struct part *p, bool projection, struct buf *b, struct err *e);
 int part_config_t5(const struct part *p, struct buf *b, struct err *e);
 int part_config_lm(const struct part *p, struct buf *b, struct err *e);
 int part_config_flux(const struct part *p, struct buf *b, struct err *e);
+int part_config_sd3(const struct part *p, struct buf *b, struct err *e);
 int part_config_qwen(const struct part *p, struct buf *b, struct err *e);
 int part_config_zimage(const struct part *p, struct buf *b, struct err *e);
 

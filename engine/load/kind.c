@@ -30,10 +30,11 @@ int model_file_gguf(const char *path, struct err *e)
     int rc = safetensors_open(&s, path, e);
     if (rc)
         return rc;
-    err_set(e, ERR_UNSUPPORTED,
-            "a safetensors file of %zu tensors; single-file checkpoints are not served by this "
-            "version: give a GGUF file",
-            safetensors_n_tensor(s));
+    err_set(
+        e, ERR_UNSUPPORTED,
+        "a safetensors file of %zu tensors that is no image model; of a language model give a GGUF "
+        "file",
+        safetensors_n_tensor(s));
     safetensors_close(s);
     return file_map_prefix(e, path);
 }

@@ -5,7 +5,7 @@
     make_single_files.py GOLDEN OUT --shapes also OUT/shapes: headers of real-size models (needs torch, diffusers)
     make_single_files.py GOLDEN OUT --check  read everything back with diffusers' own converters (needs both)
 
-GOLDEN holds sd15, sdxl, flux-dev, z-image, qwen-image as diffusers folders, and tiny-clip-tok.
+GOLDEN (tests/data/image) holds sd15, sdxl, sd3, flux-dev, z-image, qwen-image as diffusers folders.
 Only the standard library is needed without --shapes and --check."""
 import json
 import lzma
@@ -283,6 +283,43 @@ def flux(sd):
     return out
 
 
+def sd3(sd):
+    outer = [("pos_embed.proj.", "x_embedder.proj."), ("pos_embed.pos_embed", "pos_embed"),
+             ("time_text_embed.timestep_embedder.linear_1.", "t_embedder.mlp.0."),
+             ("time_text_embed.timestep_embedder.linear_2.", "t_embedder.mlp.2."),
+             ("time_text_embed.text_embedder.linear_1.", "y_embedder.mlp.0."),
+             ("time_text_embed.text_embedder.linear_2.", "y_embedder.mlp.2."),
+             ("context_embedder.", "context_embedder."), ("proj_out.", "final_layer.linear.")]
+    inner = [("norm1.linear.", "x_block.adaLN_modulation.1."),
+             ("norm1_context.linear.", "context_block.adaLN_modulation.1."),
+             ("attn.norm_q.", "x_block.attn.ln_q."), ("attn.norm_k.", "x_block.attn.ln_k."),
+             ("attn.norm_added_q.", "context_block.attn.ln_q."), ("attn.norm_added_k.", "context_block.attn.ln_k."),
+             ("attn.to_out.0.", "x_block.attn.proj."), ("attn.to_add_out.", "context_block.attn.proj."),
+             ("attn2.norm_q.", "x_block.attn2.ln_q."), ("attn2.norm_k.", "x_block.attn2.ln_k."),
+             ("attn2.to_out.0.", "x_block.attn2.proj."),
+             ("ff.net.0.proj.", "x_block.mlp.fc1."), ("ff.net.2.", "x_block.mlp.fc2."),
+             ("ff_context.net.0.proj.", "context_block.mlp.fc1."), ("ff_context.net.2.", "context_block.mlp.fc2.")]
+    out, last = {}, max(int(k.split(".")[1]) for k in sd if k.startswith("transformer_blocks."))
+    for k, t in sd.items():
+        p = k.split(".")
+        tail = ".".join(p[2:])
+        if p[0] == "transformer_blocks":
+            at = f"joint_blocks.{p[1]}."
+            fused = {"attn.to_q": "x_block.attn", "attn2.to_q": "x_block.attn2", "attn.add_q_proj": "context_block.attn"}
+            which = [f for f in fused if tail.startswith(f + ".")]
+            if which:
+                parts = [sd[k.replace("to_q", "to_" + c).replace("add_q", "add_" + c)] for c in "qkv"]
+                out[f"{at}{fused[which[0]]}.qkv.{p[-1]}"] = cat(parts)
+            elif renamed(tail, inner):
+                swap = int(p[1]) == last and tail.startswith("norm1_context.")
+                out[at + renamed(tail, inner)] = swap_halves(t) if swap else t
+        elif k.startswith("norm_out.linear."):
+            out["final_layer.adaLN_modulation.1." + p[-1]] = swap_halves(t)
+        else:
+            out[renamed(k, outer)] = t
+    return out
+
+
 def zimage(sd):
     out = {}
     for k, t in sd.items():
@@ -336,15 +373,15 @@ def component(golden, case, name):
 
 
 def companions(golden, case, out, comps, tokenizers):
-    """Configurations and tokenizers: sizes of tiny models are not those of their families."""
+    """Configurations and tokenizers: sizes of tiny models are not those of their families. Models that were made
+    without a tokenizer get the one of flux-dev's CLIP."""
     for c in comps:
         os.makedirs(os.path.join(out, c), exist_ok=True)
         name = "scheduler_config.json" if c == "scheduler" else "config.json"
         shutil.copy(os.path.join(golden, case, c, name), os.path.join(out, c, name))
     for c in tokenizers:
-        os.makedirs(os.path.join(out, c), exist_ok=True)
-        for f in ("vocab.json", "merges.txt"):
-            shutil.copy(os.path.join(golden, "tiny-clip-tok", f), os.path.join(out, c, f))
+        d = os.path.join(golden, case, c)
+        shutil.copytree(d if os.path.isdir(d) else os.path.join(golden, "flux-dev", "tokenizer"), os.path.join(out, c))
 
 
 def under(prefix, sd):
@@ -374,6 +411,15 @@ def make_dit(golden, out):
     st_write(os.path.join(d, "clip_l.safetensors"), clip(c["text_encoder"][0]))
     gguf_write(os.path.join(d, "t5-encoder.gguf"), "t5encoder", t5_gguf(c["text_encoder_2"][0]))
     st_write(os.path.join(d, "ae.safetensors"), vae(*c["vae"]))
+
+    c = {n: component(golden, "sd3", n) for n in ("transformer", "vae", "text_encoder", "text_encoder_2",
+                                                  "text_encoder_3")}
+    st_write(os.path.join(out, "sd3.safetensors"), {
+        **under("model.diffusion_model.", sd3(c["transformer"][0])), **under("first_stage_model.", vae(*c["vae"])),
+        **under("text_encoders.clip_l.transformer.", clip(c["text_encoder"][0])),
+        **under("text_encoders.clip_g.transformer.", clip(c["text_encoder_2"][0])),
+        **under("text_encoders.t5xxl.transformer.", c["text_encoder_3"][0])})
+    companions(golden, "sd3", os.path.join(out, "sd3"), [*c, "scheduler"], ["tokenizer", "tokenizer_2", "tokenizer_3"])
 
     c = {n: component(golden, "z-image", n) for n in ("transformer", "vae", "text_encoder")}
     d = os.path.join(out, "z-image")
@@ -431,6 +477,9 @@ def check(golden, out):
     same("flux", space["convert_flux_transformer_checkpoint_to_diffusers"](sd), "flux-dev", "transformer")
     sd = load_file(os.path.join(out, "flux-dev", "ae.safetensors"))
     same("flux vae", u.convert_ldm_vae_checkpoint(sd, cfg("flux-dev", "vae")), "flux-dev", "vae")
+    sd = load_file(os.path.join(out, "sd3.safetensors"))
+    got = u.convert_sd3_transformer_checkpoint_to_diffusers({k: v for k, v in sd.items() if "diffusion_model" in k})
+    same("sd3", got, "sd3", "transformer")
     from gguf import GGUFReader
     sd = {t.name: torch.from_numpy(t.data.copy()).view(torch.bfloat16).reshape([int(x) for x in t.shape[::-1]])
           for t in GGUFReader(os.path.join(out, "z-image", "z-image.gguf")).tensors}
@@ -510,7 +559,17 @@ def shapes(out):
     q2 = sd_of(transformers.Qwen2Model, transformers.Qwen2Config(
         hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
         vocab_size=152064))
+    for name, kw in (("sd3-medium", dict(num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
+                                         pos_embed_max_size=192)),
+                     ("sd35-large", dict(num_layers=38, num_attention_heads=38, caption_projection_dim=2432,
+                                         pos_embed_max_size=192, qk_norm="rms_norm"))):
+        put(name, {**under("model.diffusion_model.", sd3(sd_of(diffusers.SD3Transformer2DModel, **kw))),
+                   **au(first, **ae), **under("text_encoders.clip_l.transformer.", clip(text(768, 12, 768))),
+                   **under("text_encoders.clip_g.transformer.", clip(g))})
     wan = sd_of(diffusers.AutoencoderKLQwenImage)
+    from diffusers.loaders import single_file_utils
+    back = single_file_utils.convert_wan_vae_to_diffusers(vae_wan(wan, {"num_res_blocks": 2}))
+    assert {k: t.shape for k, t in back.items()} == {k: t.shape for k, t in wan.items()}
     put("qwen-image", {**under("model.diffusion_model.", sd_of(diffusers.QwenImageTransformer2DModel)),
                        **under("vae.", vae_wan(wan, {"num_res_blocks": 2})),
                        **under("text_encoders.qwen25_7b.transformer.model.", q2)})
@@ -529,7 +588,8 @@ def pack(out):
 
 def main():
     golden, out = sys.argv[1:3]
-    os.makedirs(out, exist_ok=True)
+    shutil.rmtree(out, ignore_errors=True)
+    os.makedirs(out)
     make_sd(golden, out)
     make_dit(golden, out)
     if "--shapes" in sys.argv:
