@@ -173,7 +173,8 @@ test-long:
 	@conf/setup.sh test deploy
 	@$(MAKE) -s -j2 all
 	@$(MAKE) -s pull
-	@MUTANTS=all $(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS) tests/cuda/test_mutants.py)
+	@$(MAKE) -s -j2 $(B)/stepd-cuda-emu.so $(B)/tests/models/test_image_cuda
+	@MUTANTS=all IMAGE_CUDA=all $(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS) tests/cuda/test_mutants.py) $(B)/tests/models/test_image_cuda
 
 bare:
 	@conf/setup.sh deploy

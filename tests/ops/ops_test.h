@@ -31,13 +31,16 @@ struct ot_back {
 };
 static struct ot_back ot_backs[OT_MAX];
 static int ot_n, ot_emu; /* ot_emu: index of the first emulated one; 0 = none */
+static enum eng_precision ot_precision = PRECISION_F32; /* of what ot_add opens */
+static bool ot_loose;
 
 static inline void ot_add(const struct backend *b, const char *isa, int threads)
 {
     struct ot_back *x = &ot_backs[ot_n++];
     struct err e = {0};
     struct backend_info info;
-    struct backend_opts o = {.n_threads = threads, .isa = isa, .precision = PRECISION_F32};
+    struct backend_opts o = {
+        .n_threads = threads, .isa = isa, .precision = ot_precision, .loose = ot_loose};
     x->b = b;
     x->isa = isa;
     x->threads = threads;
