@@ -202,7 +202,7 @@ FUZZ_SECONDS ?= 20
 FUZZ_SEED ?= 1
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Parsers only: kernels take minutes to compile with these sanitizers and see no foreign bytes.
-FUZZ_O := $(patsubst %.c,$(B)/%.o,$(foreach d,engine/base engine/load engine/quant engine/text engine/image/files engine/image/files_folder sched/request api server,$(filter $(d)/%,$(LIB_C)) $(filter $(d).c,$(LIB_C))))
+FUZZ_O := $(patsubst %.c,$(B)/%.o,$(foreach d,engine/base engine/load engine/quant engine/text sched/request api server,$(filter $(d)/%,$(LIB_C)) $(filter $(d).c,$(LIB_C)))) $(patsubst %.c,$(B)/%.o,$(foreach d,files family names parts,$(wildcard engine/image/$(d)*.c)))
 $(B)/libfuzz.a: $(FUZZ_O)
 	@rm -f $@
 	ar rcs $@ $^
