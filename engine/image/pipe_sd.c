@@ -24,21 +24,23 @@
 #define SCORE          6.0f
 #define SCORE_NEGATIVE 2.5f
 
+/* The state of a pipe of these classes. */
 struct sd {
     struct {
         struct clip *clip;
         struct tokenizer *tok;
-        int32_t pad;
+        int32_t pad; /* -1: the end token pads (CLIP-L); OpenCLIP's tokenizers pad with 0 */
     } text[SD_CLIPS];
-    int n_text, skip; /* skip: layers left out at the end */
-    int n_tok, dim;   /* of an encoded prompt */
-    int n_pooled, n_id;
+    int n_text, skip;   /* skip: layers left out at the end of every encoder */
+    int n_tok, dim;     /* of an encoded prompt: rows, and all encoders' widths together */
+    int n_pooled, n_id; /* of what the UNet is told besides; 0: nothing */
     struct unet *unet;
     struct vae *vae;
 };
 
 /* ---- opening ---- */
 
+/* A component that must be there; e names it. */
 static struct comp *part(struct pipe *p, const char *name, struct err *e)
 {
     struct comp *c = img_files_comp(p->files, name);
@@ -73,6 +75,7 @@ static int text_open(struct pipe *p, struct sd *s, const char *encoder, const ch
     return 0;
 }
 
+/* A second encoder is what makes both be read one layer before the last. */
 static int texts_open(struct pipe *p, struct sd *s, struct err *e)
 {
     bool one = img_files_comp(p->files, "text_encoder"),
@@ -148,29 +151,43 @@ static bool named(const struct pipe *p, const char *word)
     return false;
 }
 
+/* A single file brings no scheduler: what its name says of the training is all there is. A folder's own scheduler is
+ * only moved to the spacing that such models were trained with. */
+static void sched_by_name(struct pipe *p)
+{
+    struct nsched_config *c = &p->sched;
+    const struct comp *sched = img_files_comp(p->files, "scheduler");
+    bool own = sched && sched->dir[0];
+    if (!own && named(p, "lcm")) {
+        c->kind = NSCHED_LCM;
+    } else if (named(p, "turbo") || named(p, "lightning")) {
+        if (!own && (c->kind == NSCHED_PNDM || c->kind == NSCHED_DDIM))
+            c->kind = NSCHED_EULER;
+        if (c->kind == NSCHED_EULER || c->kind == NSCHED_EULER_A)
+            c->spacing = SPACING_TRAILING;
+    }
+}
+
 /* Distilled models make a picture in a few steps without guidance. Their schedulers say so: LCM's own, or Euler from
  * the last training step on ("trailing"), which plain models have only for zero terminal SNR. */
 static void steps_set(struct pipe *p, const struct unet_info *u)
 {
-    struct nsched_config *c = &p->sched;
+    const struct nsched_config *c = &p->sched;
     bool euler = c->kind == NSCHED_EULER || c->kind == NSCHED_EULER_A;
     bool few = euler && c->spacing == SPACING_TRAILING && !c->zero_snr;
     p->info.steps_default = 30;
     p->info.guidance_default = u->add_in ? 5.0f : 7.5f;
-    if (euler && (named(p, "turbo") || named(p, "lightning"))) {
-        c->spacing = SPACING_TRAILING; /* a single file brings no scheduler */
-        few = true;
-    }
     if (c->kind == NSCHED_LCM || few) {
         p->info.steps_default = 4;
         p->info.guidance_default = 1;
     }
-    if (u->guidance_dim) {
+    if (u->guidance_dim) { /* the scale is an input, so it costs no second pass */
         p->embedded_guidance = true;
         p->info.guidance_default = 8.5f;
     }
 }
 
+/* PNDM has no name of its own in requests. */
 static enum img_sampler sampler_of(enum nsched_kind k)
 {
     switch (k) {
@@ -203,6 +220,7 @@ static const float (*preview_of(const struct vae *v))[3]
     return NULL;
 }
 
+/* Any size of whole latents goes: the UNet takes odd maps. Small ones below 8 latents a side have nothing to show. */
 static void info_set(struct pipe *p, const struct sd *s)
 {
     const struct unet_info *u = unet_info(s->unet);
@@ -238,6 +256,7 @@ static int sd_open(struct pipe *p, struct err *e)
     int rc = parts_open(p, s, e);
     if (rc)
         return rc;
+    sched_by_name(p);
     info_set(p, s);
     p->zero_negative =
         s->skip && config_bool(p->files->index, "force_zeros_for_empty_prompt", true);
@@ -282,6 +301,7 @@ static void texts_free(struct texts *t)
     free(t->states);
 }
 
+/* Two blocks: the integers, the floats. */
 static int texts_alloc(struct texts *t, const struct sd *s, int n)
 {
     size_t ids = (size_t)n * (size_t)s->n_tok + 2 * (size_t)n + 1,
@@ -316,6 +336,7 @@ static int texts_ids(const struct sd *s, int k, const char *const *text, struct 
     return 0;
 }
 
+/* The k-th encoder over all texts; its states become columns of every prompt's. Dry, only the run is counted. */
 static int encoder_run(const struct sd *s, struct nn *n, int k, const char *const *text,
                        struct texts *t, struct img_cond **out)
 {
@@ -359,6 +380,7 @@ static int sd_encode(struct pipe *p, struct nn *n, const char *const *text, int 
 
 /* ---- denoising, pixels ---- */
 
+/* Sizes in pixels, as in training: what was not cropped and not scaled. */
 static void ids_set(const struct sd *s, const struct img_row *r, struct unet_row *u)
 {
     float h = (float)r->height, w = (float)r->width;

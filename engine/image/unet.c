@@ -47,6 +47,7 @@ const struct unet_info *unet_info(const struct unet *m)
 
 /* ---- layouts ---- */
 
+/* What a caller could get wrong, before anything is read. Dry runs have sizes only. */
 static int rows_check(const struct unet *m, const struct unet_row *rows, int n_row, bool dry)
 {
     const struct unet_info *f = &m->info;
@@ -102,6 +103,7 @@ static int layouts_make(struct unet *m, const struct unet_row *rows, int n_row)
     return 0;
 }
 
+/* Rows of all pictures at a resolution, or of all prompts. */
 static int64_t rows_of(const struct unet *m, int layout)
 {
     const struct image_layout *y = &m->meta.layout[layout];
@@ -110,7 +112,8 @@ static int64_t rows_of(const struct unet *m, int layout)
 
 /* ---- inputs ---- */
 
-/* Staging for n values; NULL in a dry run and after an error. */
+/* Staging for n values, reused: nn_put has copied when it returns. NULL in a dry run and after an error. It grows to the
+ * largest step and stays, so that steps allocate nothing later. */
 static float *host(struct unet *m, struct nn *n, size_t n_value)
 {
     if (n->dry || n->rc)
@@ -153,6 +156,7 @@ static struct tensor latents_put(struct unet *m, struct nn *n, const struct unet
     return h;
 }
 
+/* [n_tok, dim] of all rows behind each other -> (mul); read by every layer of every transformer */
 static struct tensor context_put(struct unet *m, struct nn *n, const struct unet_row *rows,
                                  int n_row)
 {
@@ -225,6 +229,8 @@ static void added_add(struct unet *m, struct nn *n, const struct unet_row *rows,
     nn_free(n, &y);
 }
 
+/* What every resnet is told of its row: moment, and where the model takes them guidance, pooled text and sizes ->
+ * (mul) [n_row, 4 channels[0]]. The activation in front of each resnet's own projection is made here, once. */
 static struct tensor time_make(struct unet *m, struct nn *n, const struct unet_row *rows, int n_row)
 {
     int dim = m->channels[0];
@@ -253,6 +259,7 @@ struct skips {
     int n;
 };
 
+/* The last skip is also the way's result: who goes on with x must not free it. */
 static void way_in(const struct unet_pass *p, struct tensor x, struct skips *k)
 {
     const struct unet *m = p->m;
@@ -287,6 +294,7 @@ static struct tensor middle(const struct unet_pass *p, struct tensor top)
     return x;
 }
 
+/* Takes the skips back and frees them; x is freed where it is not the last skip itself. */
 static struct tensor way_out(const struct unet_pass *p, struct tensor x, struct skips *k)
 {
     const struct unet *m = p->m;

@@ -14,6 +14,7 @@ static struct tensor group_norm(const struct unet_pass *p, const struct nn_norm 
     return h;
 }
 
+/* x += y */
 static void add(struct nn *n, struct tensor x, struct tensor y)
 {
     NN_OP(n, gate_add, .x = x, .y = y, .factor = 1, .layout = -1);
@@ -34,6 +35,7 @@ struct tensor unet__resnet(const struct unet_pass *p, const struct unet_resnet *
     struct tensor s = x, own = {0};
     if (r->shortcut.n_out)
         s = own = nn_linear(n, &r->shortcut, x);
+    /* y is free again: the norm has read it */
     NN_OP(n, conv, .dst = y, .src = h, .w = r->conv2.w, .bias = r->conv2.bias, .add = s,
           .in = level, .out = level, .k = 3, .stride = 1, .pad = 1);
     nn_free(n, &own);
@@ -57,11 +59,13 @@ static void attend(const struct unet_pass *p, const struct unet_transformer *t,
     nn_free(n, &y);
 }
 
+/* One transformer layer: to itself, to the prompt (layout n_level), gated feed-forward; each onto x, in place. Temporaries
+ * go as soon as they are read: at 128 x 128 latents the feed-forward's [rows, 8 c] is the widest tensor of the model. */
 static void layer_run(const struct unet_pass *p, const struct unet_transformer *t,
                       const struct unet_layer *y, struct tensor x, int level)
 {
     struct nn *n = p->n;
-    const float eps = 1e-5f;
+    const float eps = 1e-5f; /* LayerNorm's default: no configuration has it */
     int64_t c = x.shape[1];
     struct tensor h = nn_norm_mul(n, x, &y->norm1, eps, false);
     struct tensor a = nn_linear(n, &y->qkv, h);
@@ -98,6 +102,7 @@ void unet__transformer(const struct unet_pass *p, const struct unet_transformer 
                        int level)
 {
     struct nn *n = p->n;
+    /* 1e-6 is the class's own, whatever norm_eps says of the resnets */
     struct tensor h = group_norm(p, &t->norm, x, level, 1e-6f, IMAGE_ACT_NONE);
     struct tensor y = nn_linear(n, &t->proj_in, h);
     nn_free(n, &h);
@@ -109,6 +114,7 @@ void unet__transformer(const struct unet_pass *p, const struct unet_transformer 
     nn_free(n, &h);
 }
 
+/* The way out doubles to the size that the way in had before it halved, which for an odd map is one less than twice. */
 struct tensor unet__sample(const struct unet_pass *p, const struct nn_conv *c, struct tensor x,
                            int from, int to)
 {

@@ -1,4 +1,13 @@
-/* Inside of unet*.c. */
+/* Inside of unet*.c: unet_load.c reads configuration and weights, unet_blocks.c has the pieces of the forward, unet.c a run.
+ *
+ *   latents -> conv_in -> down[0] --------- skips ---------> up[2] -> norm, conv_out -> out     level 0: h x w
+ *                            | stride 2                        ^ x 2
+ *                         down[1] --------- skips ---------> up[1]                            level 1: half of it
+ *                            | stride 2                        ^ x 2
+ *                         down[2] -> mid -- skips ---------> up[0]                            level 2
+ *
+ * Every resnet of the way in leaves its result (after its transformer), conv_in and the halvings too, as a skip; every
+ * resnet of the way out takes one back, last one first, as further channels. */
 #ifndef ENGINE_IMAGE_UNET_IMPL_H
 #define ENGINE_IMAGE_UNET_IMPL_H
 
@@ -8,6 +17,7 @@
 #define UNET_LAYERS 8 /* resnets a block */
 #define UNET_SKIPS  (1 + UNET_LEVELS * (UNET_LAYERS + 1))
 
+/* x + conv2(silu(norm2(conv1(silu(norm1(x))) + time(temb)))) */
 struct unet_resnet {
     struct nn_norm norm1, norm2;
     struct nn_conv conv1, conv2;
@@ -20,6 +30,7 @@ struct unet_layer { /* of a transformer */
     struct nn_linear q, kv, out2; /* attention to the prompt */
     struct nn_linear ff_in, ff_out;
 };
+/* Names and shapes of diffusers' Transformer2DModel; proj_in and proj_out are 1 x 1 convolutions in older files. */
 struct unet_transformer {
     struct nn_norm norm;
     struct nn_linear proj_in, proj_out;

@@ -11,6 +11,8 @@
 
 /* ---- configuration ---- */
 
+/* What the configuration says of the blocks, before any tensor is looked at. Levels are counted from the outside; the
+ * way out's lists in the file are from the inside. */
 struct shape {
     int n_level, channels[UNET_LEVELS], layers[UNET_LEVELS], heads[UNET_LEVELS];
     bool down_attn[UNET_LEVELS], up_attn[UNET_LEVELS];
@@ -134,6 +136,7 @@ static int shape_read(struct shape *s, struct config *c, struct err *e)
     return rc;
 }
 
+/* `attention_head_dim` is the number of heads: an old misnomer of diffusers that all published files keep. */
 static int config_read(struct unet *m, struct shape *s, struct config *c, struct err *e)
 {
     int rc = refused(c, e);
@@ -201,6 +204,7 @@ static int halves_find(const struct source_map *m, const char *want,
     return 1;
 }
 
+/* The error of `l` is sticky, so that the loaders below run on to the end. */
 struct loader {
     struct nn_load l;
     struct unet *m;
@@ -223,9 +227,10 @@ static void resnet_load(struct loader *d, struct unet_resnet *r, int c_in, int c
     }
 }
 
+/* One product for both halves: [gate, value] rows. */
 static void geglu_load(struct nn_load *l, struct nn_linear *out, int c, const char *name)
 {
-    int64_t dim[SOURCE_DIMS];
+    int64_t dim[SOURCE_DIMS] = {0};
     char prefix[192];
     if (!nn_load_has(l, dim, "%s" GEGLU ".weight", name) || dim[0] != 8 * c || dim[1] != c) {
         nn_load_linear(l, out, c, 8 * c, 0, "%s" GEGLU, name); /* says what is wrong */
@@ -319,6 +324,7 @@ struct skips {
     int c[UNET_SKIPS], n;
 };
 
+/* The way in: notes what it leaves behind. */
 static void down_load(struct loader *d, struct skips *k)
 {
     const struct shape *s = d->s;
@@ -341,6 +347,7 @@ static void down_load(struct loader *d, struct skips *k)
     }
 }
 
+/* The way out: a resnet reads what comes from below and the skip beside it. */
 static void up_load(struct loader *d, struct skips *k)
 {
     const struct shape *s = d->s;
