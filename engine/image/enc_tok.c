@@ -26,6 +26,8 @@ int enc_tokenizer_open(struct tokenizer **out, const struct comp *c, struct err 
         {{"tokenizer.model", ""}, "tokenizer.model", tok_open_spm},
     };
     char path[PATH_MAX];
+    if (!*c->dir && c->map.src && source_gguf(c->map.src))
+        return tok_open_gguf(out, source_gguf(c->map.src), e);
     for (size_t i = 0; *c->dir && i < sizeof kinds / sizeof kinds[0]; i++)
         if (path_in(c, kinds[i].name[0], path) && path_in(c, kinds[i].name[1], path) &&
             path_in(c, kinds[i].open, path))

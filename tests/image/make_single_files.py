@@ -85,6 +85,18 @@ def st_write(path, tensors, meta=None):
             f.write(tensors[k].data)
 
 
+def gguf_tokenizer(path):
+    """tokenizer.json of a byte-level BPE with Qwen's pre-tokenizer as metadata."""
+    with open(path, encoding="utf-8") as f:
+        t = json.load(f)
+    special = {a["id"] for a in t["added_tokens"]}
+    tokens = sorted(t["model"]["vocab"], key=t["model"]["vocab"].get)
+    return {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": "qwen2", "tokenizer.ggml.tokens": tokens,
+            "tokenizer.ggml.token_type": [3 if i in special else 1 for i in range(len(tokens))],
+            "tokenizer.ggml.merges": [" ".join(m) for m in t["model"]["merges"]],
+            "tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.eos_token_id": 2, "tokenizer.ggml.padding_token_id": 0}
+
+
 GGML = {"F32": 0, "F16": 1, "BF16": 30}
 
 
@@ -92,15 +104,21 @@ def gguf_str(s):
     return struct.pack("<Q", len(s.encode())) + s.encode()
 
 
-def gguf_write(path, arch, tensors, numbers=None, shapes=None):
-    """numbers: metadata "arch.key" -> int or float. shapes: tensors stored as matrices -> true shape."""
-    kv = [gguf_str("general.architecture") + struct.pack("<I", 8) + gguf_str(arch)]
-    for k, v in (numbers or {}).items():
-        kv.append(gguf_str(f"{arch}.{k}") +
-                  (struct.pack("<If", 6, v) if isinstance(v, float) else struct.pack("<II", 4, v)))
-    for k, v in (shapes or {}).items():
-        kv.append(gguf_str(f"comfy.gguf.orig_shape.{k}") + struct.pack("<IIQ", 9, 5, len(v)) +
-                  struct.pack(f"<{len(v)}i", *v))
+def gguf_value(v):
+    if isinstance(v, str):
+        return struct.pack("<I", 8) + gguf_str(v)
+    if isinstance(v, float):
+        return struct.pack("<If", 6, v)
+    if isinstance(v, int):
+        return struct.pack("<II", 4, v)
+    body = b"".join(map(gguf_str, v)) if isinstance(v[0], str) else struct.pack(f"<{len(v)}i", *v)
+    return struct.pack("<IIQ", 9, 8 if isinstance(v[0], str) else 5, len(v)) + body
+
+
+def gguf_write(path, arch, tensors, meta=None):
+    """meta: metadata; a key that begins with a dot is the architecture's."""
+    meta = {"general.architecture": arch, **(meta or {})}
+    kv = [gguf_str(arch + k if k[0] == "." else k) + gguf_value(v) for k, v in meta.items()]
     infos, data = b"", b""
     for k in sorted(tensors):
         t = tensors[k]
@@ -426,7 +444,8 @@ def make_dit(golden, out):
     companions(golden, "z-image", d, ["transformer", "vae", "scheduler"], ["tokenizer"])
     gguf_write(os.path.join(d, "z-image.gguf"), "lumina2", zimage(c["transformer"][0]))
     gguf_write(os.path.join(d, "qwen3.gguf"), "qwen3", qwen_gguf(c["text_encoder"][0]),
-               {"attention.layer_norm_rms_epsilon": 1e-6, "rope.freq_base": 10000.0, "attention.head_count": 2})
+               {".attention.layer_norm_rms_epsilon": 1e-6, ".rope.freq_base": 10000.0, ".attention.head_count": 2,
+                **gguf_tokenizer(os.path.join(golden, "z-image", "tokenizer", "tokenizer.json"))})
     st_write(os.path.join(d, "vae.safetensors"), c["vae"][0])
 
     c = {n: component(golden, "qwen-image", n) for n in ("transformer", "vae", "text_encoder")}
@@ -434,7 +453,7 @@ def make_dit(golden, out):
     companions(golden, "qwen-image", d, ["transformer", "vae", "scheduler"], ["tokenizer"])
     gguf_write(os.path.join(d, "qwen-image.gguf"), "qwen_image", c["transformer"][0])
     gguf_write(os.path.join(d, "qwen2.5-vl.gguf"), "qwen2vl", qwen_gguf(c["text_encoder"][0]),
-               {"attention.layer_norm_rms_epsilon": 1e-5, "rope.freq_base": 1000000.0, "attention.head_count": 2})
+               {".attention.layer_norm_rms_epsilon": 1e-5, ".rope.freq_base": 1000000.0, ".attention.head_count": 2})
     st_write(os.path.join(d, "qwen_image_vae.safetensors"), vae_wan(*c["vae"]))
 
 

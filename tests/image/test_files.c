@@ -228,6 +228,21 @@ static void test_pictures(void **state)
             "\"tokenizer_2\": [\"transformers\", \"CLIPTokenizer\"],");
 }
 
+/* A GGUF text encoder has a tokenizer in itself. */
+static void test_gguf_tokenizer(void **state)
+{
+    (void)state;
+    char root[TREE_PATH];
+    snprintf(root, sizeof root, "%s", tree_path(dir, "copy"));
+    tree_copy(tree_path(dir, "z-image"), root);
+    tree_remove(tree_path(root, "tokenizer"));
+    struct img_files *f = open_ok(root);
+    assert_string_equal(img_files_comp(f, "tokenizer")->dir, "");
+    img_files_close(f);
+    same_picture(DATA "z-image", root);
+    tree_remove(root);
+}
+
 /* Text encoders in GGUF say their own sizes. */
 static void test_gguf_config(void **state)
 {
@@ -534,7 +549,7 @@ static void test_missing(void **state)
         {"z-image", "vae.safetensors", "no vae", "decoder.mid.block_1"},
         {"z-image", "qwen3.gguf", "no text_encoder", "layers.0.self_attn.q_proj.weight"},
         {"z-image", "z-image.gguf", "no file with a denoiser", "Z-Image"},
-        {"z-image", "tokenizer", "no tokenizer", "looked for a folder 'tokenizer'"},
+        {"qwen-image", "tokenizer", "no tokenizer", "looked for a folder 'tokenizer'"},
         {"qwen-image", "qwen_image_vae.safetensors", "no vae", "AutoencoderKLQwenImage"},
         {"flux-dev", "clip_l.safetensors", "no text_encoder (CLIP", "token_embedding"},
         {"flux-dev", "t5-encoder.gguf", "no text_encoder_2 (T5", "SelfAttention"},
@@ -734,11 +749,17 @@ static void test_nomem(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),        cmocka_unit_test(test_pictures),
-        cmocka_unit_test(test_gguf_config), cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_missing),     cmocka_unit_test(test_two),
-        cmocka_unit_test(test_mismatch),    cmocka_unit_test(test_families),
-        cmocka_unit_test(test_sniff),       cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_same),
+        cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_gguf_tokenizer),
+        cmocka_unit_test(test_gguf_config),
+        cmocka_unit_test(test_shapes),
+        cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_two),
+        cmocka_unit_test(test_mismatch),
+        cmocka_unit_test(test_families),
+        cmocka_unit_test(test_sniff),
+        cmocka_unit_test(test_folder),
         cmocka_unit_test(test_nomem),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
