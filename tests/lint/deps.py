@@ -18,7 +18,7 @@ RULES = {
     "conf": [BASE],
     "engine/load": [BASE, "engine/quant/", "engine/tensor.h", "engine/ops.h"],
     "engine/quant": [BASE],
-    "engine/text": [BASE, "engine/load/", "engine/quant/"],
+    "engine/text": [BASE, "engine/load/", "engine/quant/", "engine/grammar.h"],
     "engine/models": [BASE, "engine/"],
     "engine/image": [BASE, "engine/"],
     "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
