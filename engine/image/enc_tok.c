@@ -28,6 +28,8 @@ int enc_tokenizer_open(struct tokenizer **out, const struct comp *c, struct err 
     char path[PATH_MAX];
     if (!*c->dir && c->map.src && source_gguf(c->map.src))
         return tok_open_gguf(out, source_gguf(c->map.src), e);
+    if (!*c->dir && strcmp(c->cls, "CLIPTokenizer") == 0)
+        return tok_open_clip_published(out, e);
     for (size_t i = 0; *c->dir && i < sizeof kinds / sizeof kinds[0]; i++)
         if (path_in(c, kinds[i].name[0], path) && path_in(c, kinds[i].name[1], path) &&
             path_in(c, kinds[i].open, path))
@@ -59,6 +61,9 @@ int32_t enc_pad_id(const struct tokenizer *t, const struct comp *c)
 {
     char pad[2][128];
     bool list = false, ignored;
+    const char *said = c->cfg ? config_str(c->cfg, "pad_token", NULL) : NULL;
+    if (said)
+        return tok_find(t, said, strlen(said));
     read_pad(c, "tokenizer_config.json", pad[0], sizeof pad[0], &list);
     read_pad(c, "special_tokens_map.json", pad[1], sizeof pad[1], &ignored);
     /* the configuration of newer files is complete; of older ones the map has the last word */

@@ -57,7 +57,7 @@ void lm_enc_run(struct lm_enc *m, struct nn *n, const struct enc_batch *b, int s
 
 /* ---- their tokenizers: from the component's folder: tokenizer.json, else vocab.json + merges.txt (CLIP,
  * Qwen2), else spiece.model or tokenizer.model (T5); of a component without a folder from the GGUF file of its map, which
- * must outlive it. ERR_NOTFOUND says what was looked for and where. ---- */
+ * must outlive it, or, a "CLIPTokenizer", the published list. ERR_NOTFOUND says what was looked for and where. ---- */
 int enc_tokenizer_open(struct tokenizer **out, const struct comp *c, struct err *e);
 /* Id of the padding token that tokenizer_config.json or special_tokens_map.json of the folder name; -1: neither. */
 int32_t enc_pad_id(const struct tokenizer *t, const struct comp *c);

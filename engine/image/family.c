@@ -137,26 +137,41 @@ static bool have_dir(struct comp *c, const char *dir, size_t n, const char *name
     return false;
 }
 
+/* Whether the encoder has the vocabulary that all published CLIPs share. */
+static bool is_clip(const struct part *p)
+{
+    int64_t d[SOURCE_DIMS];
+    struct source_map m = part_map(p);
+    return (PART_BIT(p->kind) & TEXTS) && names_has(&m, d, "embeddings.token_embedding.weight") &&
+           d[0] == 49408;
+}
+
 /* `name`, or `other` (may be NULL), beside the model or in the folder of the file; else what a GGUF text encoder has in
- * itself. */
+ * itself, or CLIP's own. */
 static int add_tokenizer(struct single *s, const char *name, const char *other,
                          const struct part *text, struct err *e)
 {
     const char *const names[2] = {name, other}, *slash = strrchr(s->path, '/');
-    struct comp *c = files__add(s->f, name, "", e);
+    struct comp *c = files__add(s->f, name, is_clip(text) ? "CLIPTokenizer" : "", e);
+    bool own = false;
     if (!c)
         return ERR_LIMIT;
-    int rc = config_open_text(&c->cfg, "{}", 2, s->path, e);
-    for (int i = 0; !rc && i < 2 && names[i]; i++)
-        if (have_dir(c, s->beside, strlen(s->beside), names[i]) ||
-            have_dir(c, slash ? s->path : ".", slash ? (size_t)(slash - s->path) : 1, names[i]))
-            return 0;
-    if (rc)
+    for (int i = 0; i < 2 && names[i] && !*c->dir; i++) {
+        if (!have_dir(c, s->beside, strlen(s->beside), names[i]))
+            have_dir(c, slash ? s->path : ".", slash ? (size_t)(slash - s->path) : 1, names[i]);
+        own = i == 0 && *c->dir;
+    }
+    /* OpenCLIP's are padded with entry 0, which is an exclamation mark, CLIP's with the end of text */
+    const char *cfg = !own && *c->cls && part_width(text) >= 1024 ? "{\"pad_token\":\"!\"}" : "{}";
+    int rc = config_open_text(&c->cfg, cfg, strlen(cfg), s->path, e);
+    if (rc || *c->dir)
         return rc;
     if (source_gguf(text->src) && gguf_kv_find(source_gguf(text->src), "tokenizer.ggml.model")) {
         c->map.src = text->src;
         return 0;
     }
+    if (*c->cls)
+        return 0;
     err_set(e, ERR_NOTFOUND, "no %s for the %s: looked for a folder '%s'%s", name, text->what, name,
             strcmp(s->beside, s->path) ? " beside it and in the folder that has its name"
                                        : " in it");

@@ -17,17 +17,17 @@ struct comp {
     char cls[64];          /* "UNet2DConditionModel"; "" when the family says it */
     struct config *cfg;    /* never NULL */
     struct source_map map; /* map.src NULL: a component without weights (tokenizer, scheduler) */
-    char dir
-        [512]; /* folder of its own files (tokenizer); "". A tokenizer without one that has map.src lies in
-                            * that GGUF file */
+    /* Folder of its own files (tokenizer), or "". A tokenizer without one lies in the GGUF file of map.src; without that,
+     * as a "CLIPTokenizer", in this program. */
+    char dir[512];
     char prefix[96]; /* what map.prefix may point to */
     int arg;         /* what map.arg may point to */
 };
 
 struct img_files {
-    char pipeline
-        [64]; /* model_index.json's _class_name, or what the detection found: "StableDiffusionPipeline",
-                        * "StableDiffusionXLPipeline", "FluxPipeline", "QwenImagePipeline", "ZImagePipeline", ... */
+    /* model_index.json's _class_name, or what the detection found: "StableDiffusionPipeline",
+     * "StableDiffusionXLPipeline", "FluxPipeline", "QwenImagePipeline", "ZImagePipeline", ... */
+    char pipeline[64];
     struct config *index; /* model_index.json, or an empty object */
     struct comp comp[COMP_MAX];
     int n_comp;

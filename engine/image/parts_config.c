@@ -131,6 +131,7 @@ int part_config_sd3(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);
     int64_t n_head = 0, dim = 64, patch = dim_of(&m, 2, "pos_embed.proj.weight"), side = 0;
+    int64_t pos[SOURCE_DIMS] = {0};
     int64_t rows = dim_of(&m, 0, "transformer_blocks.0.attn.to_q.weight");
     bool norm = names_has(&m, NULL, "transformer_blocks.0.attn.norm_q.weight");
     int n = names_count(&m, LAYERS_MAX, "transformer_blocks.#.attn.to_q.weight"), rc = 0;
@@ -139,7 +140,8 @@ int part_config_sd3(const struct part *p, struct buf *b, struct err *e)
                    "transformer_blocks.0.attn.norm_q.weight", &n_head, &dim, e);
     if (rc)
         return rc;
-    while ((side + 1) * (side + 1) <= dim_of(&m, 1, "pos_embed.pos_embed") && side < 4096)
+    names_has(&m, pos, "pos_embed.pos_embed"); /* GGUF drops the 1 in front */
+    while ((side + 1) * (side + 1) <= (pos[2] ? pos[1] : pos[0]) && side < 4096)
         side++;
     if (patch < 1 || rows % dim || side < 1)
         return err_set(e, ERR_UNSUPPORTED, "%s: its patches, heads or positions are not known",

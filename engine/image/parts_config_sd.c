@@ -144,7 +144,7 @@ int part_config_clip(const struct part *p, bool projection, struct buf *b, struc
                                             : dim_of(&m, 0, "text_projection.weight");
     int n = names_count(&m, LAYERS_MAX, "encoder.layers.#.layer_norm1.weight");
     /* Stable Diffusion 2 was trained on the last layer but one: its folder on the hub leaves the last out */
-    if (p->kind == PART_OPENCLIP && !projection && n > 1)
+    if (!projection && (p->kind == PART_OPENCLIP || (dim == 1024 && n == 24)) && n > 1)
         n--;
     if (dim < 1 || vocab < 2)
         return err_set(e, ERR_INVAL, "%s: its token embedding is no matrix", p->what);

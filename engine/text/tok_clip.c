@@ -92,9 +92,9 @@ static int set_steps(struct tokenizer *t, struct err *e)
     return rc;
 }
 
-static int load(struct tokenizer **out, const struct buf *b, struct err *e)
+static int load(struct tokenizer **out, struct view v, struct err *e)
 {
-    const char *p = buf_cstr(b), *end = p + b->len, *list = memchr(p, '\n', b->len);
+    const char *p = v.p, *end = p + v.len, *list = memchr(p, '\n', v.len);
     struct view l, r;
     int32_t n = 0;
     if (!list || (*p != '#' && *p != '"'))
@@ -120,18 +120,44 @@ static int load(struct tokenizer **out, const struct buf *b, struct err *e)
     return rc ? rc : tok__finish(t, e);
 }
 
+static int finish(struct tokenizer **out, struct tokenizer *t, int rc, const char *name,
+                  struct err *e)
+{
+    if (rc != 0) {
+        tok_close(t);
+        err_prefix(e, "%s", name);
+        return rc;
+    }
+    *out = t;
+    return 0;
+}
+
 int tok_open_clip(struct tokenizer **out, const char *path, struct err *e)
 {
     struct buf b = {.limit = FILE_MAX};
     int rc = tok__read_file(path, &b, e);
     struct tokenizer *t = NULL;
-    rc = rc ? rc : load(&t, &b, e);
+    rc = rc ? rc : load(&t, (struct view){buf_cstr(&b), b.len}, e);
     buf_free(&b);
-    if (rc != 0) {
-        tok_close(t);
-        err_prefix(e, "%s", path);
-        return rc;
-    }
-    *out = t;
-    return 0;
+    return finish(out, t, rc, path, e);
+}
+
+/* The published list, put into this object by the assembler (the path is relative to the source tree's root, where the
+ * compiler runs). LICENSE.clip_merges says whose it is. */
+__asm__(".pushsection .rodata\n"
+        ".global tok__clip_list\n"
+        ".global tok__clip_list_end\n"
+        "tok__clip_list:\n"
+        ".incbin \"engine/text/clip_merges.txt\"\n"
+        "tok__clip_list_end:\n"
+        ".byte 0\n"
+        ".popsection\n");
+extern const char tok__clip_list[], tok__clip_list_end[];
+
+int tok_open_clip_published(struct tokenizer **out, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    size_t n = (size_t)(tok__clip_list_end - tok__clip_list);
+    int rc = load(&t, (struct view){tok__clip_list, n}, e);
+    return finish(out, t, rc, "CLIP's vocabulary", e);
 }

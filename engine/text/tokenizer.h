@@ -33,6 +33,8 @@ int tok_open_tekken(struct tokenizer **out, const char *path, struct err *e);
 int tok_open_spm(struct tokenizer **out, const char *path, struct err *e);
 /* CLIP's list of merges (merges.txt, or bpe_simple_vocab_16e6.txt unpacked). */
 int tok_open_clip(struct tokenizer **out, const char *path, struct err *e);
+/* From the list that this program has in itself: OpenAI's, of 49,408 entries, which every published CLIP shares. */
+int tok_open_clip_published(struct tokenizer **out, struct err *e);
 /* From a folder with vocab.json and merges.txt, and added_tokens.json, tokenizer_config.json and
  * special_tokens_map.json where they are there: the ids are vocab.json's. CLIP's and Qwen2's classes. */
 int tok_open_files(struct tokenizer **out, const char *dir, struct err *e);
