@@ -70,8 +70,8 @@ static void dev_close(struct dev *d)
     cpu_slab_free(&d->slab);
     for (int i = 0; i < CPU_N_ROPE; i++)
         grow_free(&d->rope[i].cs);
-    struct cpu_grow *all[] = {&d->row_seq, &d->gemm,   &d->tiles, &d->attn, &d->part,
-                              &d->sample,  &d->im2col, &d->seg,   &d->packs};
+    struct cpu_grow *all[] = {&d->row_seq, &d->gemm,   &d->tiles, &d->attn,  &d->part,
+                              &d->sample,  &d->im2col, &d->seg,   &d->packs, &d->map};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         grow_free(all[i]);
     free(d);

@@ -1,5 +1,4 @@
-/* CPU backend: image ops on rows. Convolutions gather their windows (a chunk of rows at a time) and are products then;
- * a 1x1 convolution is a product at once. Attention is in cpu_attend.c. */
+/* CPU backend: image ops on rows. Convolutions are in cpu_conv.c, attention in cpu_attend.c. */
 #include "engine/cpu/cpu_impl.h"
 
 #include <math.h>
@@ -21,7 +20,7 @@ static float *opt_ptr(const struct dev *d, const struct tensor *t, bool *bad)
     return p;
 }
 
-static int seg_of(const struct image_layout *y, int64_t row)
+int cpu__seg_of(const struct image_layout *y, int64_t row)
 {
     int lo = 0, hi = y->n_seg - 1;
     while (lo < hi) {
@@ -55,150 +54,6 @@ static int64_t job_end(const struct job *j, int task)
 {
     int64_t end = ((int64_t)task + 1) * j->grain;
     return end < j->n ? end : j->n;
-}
-
-/* ---- convolution ---- */
-
-/* Windows of output rows [from + i] to im2col rows i. */
-static void window_rows(void *arg, int task, int worker)
-{
-    (void)worker;
-    const struct job *j = arg;
-    const struct op_conv *a = j->op;
-    const struct image_layout *in = &j->d->image.layout[a->in], *out = j->y;
-    int64_t c = a->src.shape[1];
-    int up = a->up ? 2 : 1;
-    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
-        int s = seg_of(out, j->from + i), r = (int)(j->from + i - out->start[s]);
-        int h = a->up ? out->h[s] : in->h[s], w = a->up ? out->w[s] : in->w[s];
-        int64_t n_in = a->k * a->k * c, pad = a->w->n_in_pad;
-        float *dst = j->dst + i * pad;
-        memset(dst + n_in, 0, (size_t)(pad - n_in) * sizeof *dst);
-        for (int t = 0; t < a->k * a->k; t++, dst += c) {
-            int y = r / out->w[s] * a->stride + t / a->k - a->pad,
-                x = r % out->w[s] * a->stride + t % a->k - a->pad;
-            if (y < 0 || x < 0 || y >= h || x >= w)
-                memset(dst, 0, (size_t)c * sizeof *dst);
-            else
-                memcpy(dst,
-                       j->x + (in->start[s] + (int64_t)(y / up) * in->w[s] + x / up) *
-                                  a->src.stride[0],
-                       (size_t)c * sizeof *dst);
-        }
-    }
-}
-
-/* + vec[segment] + add, after the product; row i of the job is `from` + i of the map. */
-static void conv_finish_rows(void *arg, int task, int worker)
-{
-    (void)worker;
-    const struct job *j = arg;
-    const struct op_conv *a = j->op;
-    const struct cpu_image_kern *k = j->d->isa->image;
-    for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
-        float *dst = j->dst + i * a->dst.stride[0];
-        if (j->v[0])
-            k->gate_add(dst, j->v[0] + seg_of(j->y, j->from + i) * a->vec.stride[0], NULL,
-                        a->dst.shape[1], 1);
-        if (j->v[1])
-            k->gate_add(dst, j->v[1] + i * j->ld_add, NULL, a->dst.shape[1], 1);
-    }
-}
-
-/* A residual that lies where the product goes is put aside first. */
-static void conv_keep_rows(void *arg, int task, int worker)
-{
-    (void)worker;
-    const struct job *j = arg;
-    const struct op_conv *a = j->op;
-    int64_t c = a->dst.shape[1];
-    for (int64_t i = task * j->grain; i < job_end(j, task); i++)
-        memcpy(j->x + i * c, j->dst + i * a->dst.stride[0], (size_t)c * sizeof(float));
-}
-
-#define IM2COL_BYTES ((int64_t)4 << 20) /* of windows at a time: about a cache's worth */
-#define KEPT_ROWS    1024               /* at a time, of a 1x1 convolution onto its residual */
-
-/* How the rows go through: how many at a time, whether their windows lie as they are. */
-struct conv_plan {
-    int64_t chunk;
-    bool direct, keep;
-};
-
-static int conv_plan(struct dev *d, const struct op_conv *a, const struct job *j,
-                     struct conv_plan *p)
-{
-    int64_t n_in = a->w->n_in_pad;
-    p->keep = j->v[1] == j->dst;
-    p->direct = a->k == 1 && a->stride == 1 && !a->up && a->pad == 0 && n_in == a->w->desc.n_in;
-    p->chunk = p->direct ? (p->keep ? KEPT_ROWS : j->n) : IM2COL_BYTES / (n_in * 4);
-    p->chunk = p->chunk < 64 ? 64 : p->chunk > j->n ? j->n : p->chunk;
-    int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, p->chunk, n_in, d->n_threads));
-    if (!rc && !p->direct)
-        rc = cpu__grow(&d->im2col, (size_t)(p->chunk * n_in) * sizeof(float));
-    if (!rc && p->keep)
-        rc = cpu__grow(&d->seg, (size_t)(p->chunk * a->dst.shape[1]) * sizeof(float));
-    return rc;
-}
-
-/* Rows [at, at + n) of the map. */
-static void conv_chunk(struct dev *d, const struct op_conv *a, const struct job *all, int64_t at,
-                       int64_t n, const struct conv_plan *p, const float *bias)
-{
-    struct cpu_gemm_args g = {.w = a->w->packed, .bias = bias, .scratch = d->gemm.p, .m = n};
-    struct job part = *all;
-    double cost = (double)a->dst.shape[1] * 0.3;
-    part.n = n;
-    part.from = at;
-    part.dst = g.y = all->dst + at * a->dst.stride[0];
-    part.ld_add = a->add.stride[0];
-    if (part.v[1])
-        part.v[1] += at * part.ld_add;
-    if (p->keep) {
-        struct job keep = part;
-        keep.x = d->seg.p;
-        job_run(&keep, conv_keep_rows, cost);
-        part.v[1] = keep.x;
-        part.ld_add = a->dst.shape[1];
-    }
-    g.x = all->x + at * a->src.stride[0];
-    g.ldx = a->src.stride[0];
-    g.ldy = a->dst.stride[0];
-    if (!p->direct) {
-        struct job win = *all;
-        win.n = n;
-        win.from = at;
-        win.dst = d->im2col.p;
-        job_run(&win, window_rows, (double)a->w->n_in_pad * 0.1);
-        g.x = d->im2col.p;
-        g.ldx = a->w->n_in_pad;
-    }
-    cpu_gemm(d->pool, &g);
-    if (part.v[0] || part.v[1])
-        job_run(&part, conv_finish_rows, cost);
-}
-
-int cpu__conv(struct dev *d, const struct op_conv *a)
-{
-    if (!a->w ||
-        ops_check_conv(a, DT_F32, &d->image, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
-        return ERR_INVAL;
-    bool bad = false;
-    struct job j = {.d = d, .op = a, .y = &d->image.layout[a->out], .n = a->dst.shape[0]};
-    j.dst = opt_ptr(d, &a->dst, &bad);
-    j.x = opt_ptr(d, &a->src, &bad);
-    const float *bias = opt_ptr(d, &a->bias, &bad);
-    j.v[0] = opt_ptr(d, &a->vec, &bad);
-    j.v[1] = opt_ptr(d, &a->add, &bad);
-    if (bad)
-        return ERR_INVAL;
-    if (j.n == 0)
-        return 0;
-    struct conv_plan p;
-    int rc = conv_plan(d, a, &j, &p);
-    for (int64_t at = 0; !rc && at < j.n; at += p.chunk)
-        conv_chunk(d, a, &j, at, j.n - at < p.chunk ? j.n - at : p.chunk, &p, bias);
-    return rc;
 }
 
 /* ---- norms ---- */
@@ -292,7 +147,7 @@ static void layer_norm_rows(void *arg, int task, int worker)
     const struct job *j = arg;
     const struct op_layer_norm *a = j->op;
     for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
-        int64_t s = j->v[2] || j->v[3] ? seg_of(j->y, i) : 0;
+        int64_t s = j->v[2] || j->v[3] ? cpu__seg_of(j->y, i) : 0;
         const float *v[4] = {j->v[0], j->v[1], j->v[2] ? j->v[2] + s * a->scale.stride[0] : NULL,
                              j->v[3] ? j->v[3] + s * a->shift.stride[0] : NULL};
         j->d->isa->image->layer_norm(j->dst + i * a->dst.stride[0], j->x + i * a->x.stride[0], v,
@@ -349,7 +204,7 @@ static void gate_add_rows(void *arg, int task, int worker)
     const struct job *j = arg;
     const struct op_gate_add *a = j->op;
     for (int64_t i = task * j->grain; i < job_end(j, task); i++) {
-        const float *gate = j->v[1] ? j->v[1] + seg_of(j->y, i) * a->gate.stride[0] : NULL;
+        const float *gate = j->v[1] ? j->v[1] + cpu__seg_of(j->y, i) * a->gate.stride[0] : NULL;
         j->d->isa->image->gate_add(j->x + i * a->x.stride[0], j->v[0] + i * a->y.stride[0], gate,
                                    a->x.shape[1], a->factor);
     }

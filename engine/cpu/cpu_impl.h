@@ -82,8 +82,8 @@ struct dev {
     int64_t sample_vocab;       /* of the last op_sample */
 
     struct image_meta image;
-    struct cpu_grow im2col, seg,
-        packs; /* windows; per-segment vectors; K and V as attention tiles read them */
+    struct cpu_grow im2col, seg, packs, map; /* windows; per-segment vectors; K and V as attention
+                                              * tiles read them; a convolution's input in bf16 */
 };
 
 /* At least `bytes`, 64-aligned; contents are not kept. ERR_NOMEM. */
@@ -119,7 +119,8 @@ int cpu__scale(struct dev *d, const struct op_scale *a);
 /* cpu_sample.c */
 int cpu__sample(struct dev *d, const struct op_sample *a);
 
-/* cpu_image.c, cpu_attend.c */
+/* cpu_conv.c, cpu_image.c, cpu_attend.c */
+int cpu__seg_of(const struct image_layout *y, int64_t row); /* the segment of a row */
 int cpu__image_begin(struct dev *d, const struct image_meta *m);
 #define CPU_IMAGE_DECL(name) int cpu__##name(struct dev *d, const struct op_##name *a);
 OPS_IMAGE_LIST(CPU_IMAGE_DECL)

@@ -322,6 +322,71 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
     cpu_pool_run(pool, gemm_task, &j, n);
 }
 
+/* ---- blocks of rows that the caller makes ---- */
+
+enum cpu_gemm_form cpu_gemm_form(const struct cpu_packed *w)
+{
+    if (w->want_int8 || w->want_xs32 || w->want_xs16)
+        return CPU_GEMM_OWN;
+    bool bf16 = w->want_xb, all = true;
+    for (int i = 0; i < w->n_part; i++)
+        all = all && w->k->bf16[w->part[i].layout];
+    return !bf16 ? CPU_GEMM_F32 : all ? CPU_GEMM_BF16 : CPU_GEMM_OWN;
+}
+
+void cpu_gemm_bf16_row(const struct cpu_packed *w, const float *x, uint16_t *dst, int64_t n)
+{
+    w->k->prep(&(struct gemm_prep){.x = x, .ldx = n, .n_in = n, .n_row = 1, .xb = dst});
+}
+
+int64_t cpu_gemm_panels(const struct cpu_packed *w)
+{
+    int64_t n = 0;
+    for (int i = 0; i < w->n_part; i++)
+        n += w->part[i].n_panel;
+    return n;
+}
+
+int64_t cpu_gemm_col(const struct cpu_packed *w, int64_t panel)
+{
+    for (int i = 0; i < w->n_part; panel -= w->part[i++].n_panel)
+        if (panel < w->part[i].n_panel)
+            return w->part[i].col + panel * w->k->lanes;
+    return w->n_out;
+}
+
+size_t cpu_gemm_wbuf(const struct cpu_packed *w)
+{
+    return gemm_pad64(gemm_wbuf_bytes(w->n_in));
+}
+
+void cpu_gemm_block(const struct cpu_gemm_block *b)
+{
+    int64_t first = 0; /* panel of the part in all */
+    for (int i = 0; i < b->w->n_part; first += b->w->part[i++].n_panel) {
+        const struct part *p = &b->w->part[i];
+        int64_t from = b->from > first ? b->from - first : 0, to = b->to - first;
+        to = to < p->n_panel ? to : p->n_panel;
+        if (from >= to)
+            continue;
+        const int64_t col = from * b->w->k->lanes;
+        struct gemm_call c = {.panel = p->panel + (size_t)from * p->panel_bytes,
+                              .panel_bytes = p->panel_bytes,
+                              .n_panel = (int)(to - from),
+                              .n_out = p->n_out - col,
+                              .n_in = b->w->n_in,
+                              .m = b->m,
+                              .x = b->rows,
+                              .ldx = b->w->n_in,
+                              .xb = b->rows,
+                              .y = b->y + p->col + col,
+                              .ldy = b->ldy,
+                              .bias = b->bias ? b->bias + p->col + col : NULL,
+                              .wbuf = b->wbuf};
+        p->fn(&c);
+    }
+}
+
 void cpu_weight_row(const struct weight_desc *w, int64_t row, float *dst)
 {
     const struct weight_part *p = w->part;

@@ -45,6 +45,33 @@ struct cpu_gemm_args {
 };
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a);
 
+/* For rows that the caller makes itself, a few at a time (windows of a convolution): how the kernel reads them. */
+enum cpu_gemm_form {
+    CPU_GEMM_OWN,  /* only cpu_gemm can make them */
+    CPU_GEMM_F32,  /* [m][n_in] floats */
+    CPU_GEMM_BF16, /* in blocks of up to 16 rows (the last is shorter): [n_in / 32][rows][32] bf16, each run of four k in
+                    * the order 0, 2, 1, 3; cpu_gemm_bf16_row makes [n_in] so */
+};
+enum cpu_gemm_form cpu_gemm_form(const struct cpu_packed *w);
+void cpu_gemm_bf16_row(const struct cpu_packed *w, const float *x, uint16_t *dst, int64_t n);
+/* Panels [from, to) of `lanes` outputs for m rows in that form, in the calling thread; y, ldy, bias as above (of all
+ * outputs). wbuf: cpu_gemm_wbuf bytes, 64-aligned. The same bits as cpu_gemm's. */
+struct cpu_gemm_block {
+    const struct cpu_packed *w;
+    const void *rows;
+    int64_t m;
+    float *y;
+    int64_t ldy;
+    const float *bias;
+    int64_t from, to;
+    void *wbuf;
+};
+void cpu_gemm_block(const struct cpu_gemm_block *b);
+int64_t cpu_gemm_panels(const struct cpu_packed *w);
+int64_t cpu_gemm_col(const struct cpu_packed *w,
+                     int64_t panel); /* first output of a panel; n_out behind the last */
+size_t cpu_gemm_wbuf(const struct cpu_packed *w);
+
 /* One row of a packed or original weight as f32 (embedding look-up): dst[n_in]. Same values as the
  * format's reference decoder. */
 void cpu_weight_row(const struct weight_desc *w, int64_t row, float *dst);

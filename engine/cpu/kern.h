@@ -128,6 +128,8 @@ struct cpu_image_kern {
     void (*act)(float *dst, const float *x, int64_t n, enum image_act act);
     /* x += factor * gate * y; gate may be NULL. */
     void (*gate_add)(float *x, const float *y, const float *gate, int64_t n, float factor);
+    /* n pieces of 64 bytes from src (NULL: zeros) to every `step` bytes of dst. */
+    void (*spread)(void *dst, size_t step, const void *src, int64_t n);
 };
 extern const struct cpu_image_kern cpu_image_scalar, cpu_image_avx2, cpu_image_avx512,
     cpu_image_amx;

@@ -253,55 +253,128 @@ INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
 GEMM_QUANT_LAYOUTS(X)
 #undef X
 
-/* bf16 weights are tiles already. Even and odd chunks have a sum each: two chains hide the latency. */
+/* ---- bf16 weights: they are tiles already ---- */
+
+/* One chain of products over all chunks, whatever the number of rows and panels at a time: the same bits. */
+#define STORE(tile)                                                                                \
+    do {                                                                                           \
+        _tile_stored(tile, res, 64);                                                               \
+        tile_store(c, panel, row, rows, res);                                                      \
+    } while (0)
+
+static void tile_store(const struct gemm_call *c, int panel, int64_t row, int rows,
+                       const float *res)
+{
+    vf sum[GEMM_ROWS];
+    MEMORY_BARRIER(res);
+    for (int r = 0; r < rows; r++)
+        sum[r] = v_load(res + r * 16);
+    rows_store(c, panel, row, rows, sum);
+}
+
+/* Two blocks of rows, two panels: a load feeds two products. */
+static void bf16_2x2(const struct gemm_call *c, int p, int64_t first)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, x_step = GEMM_ROWS * c->n_in;
+    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+    const uint16_t *x = c->xb + first * c->n_in;
+    float *res = c->wbuf;
+    const int rows = GEMM_ROWS;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += GEMM_ROWS * GEMM_CHUNK) {
+        _tile_loadd(4, x, 64);
+        _tile_loadd(6, w, 64);
+        _tile_loadd(7, w + c->panel_bytes, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, x + x_step, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    int panel = p;
+    int64_t row = first;
+    STORE(0);
+    panel++;
+    STORE(1);
+    row += GEMM_ROWS;
+    STORE(3);
+    panel--;
+    STORE(2);
+}
+
+/* One block of up to 16 rows, up to four panels. */
+static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int rows)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, step = (int64_t)rows * GEMM_CHUNK;
+    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+    const uint16_t *x = c->xb + row * c->n_in;
+    float *res = c->wbuf;
+    int panel = p;
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
+        _tile_loadd(4, x, 64);
+        _tile_loadd(6, w, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (n > 1) {
+            _tile_loadd(7, w + c->panel_bytes, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (n > 2) {
+            _tile_loadd(6, w + 2 * c->panel_bytes, 64);
+            _tile_dpbf16ps(2, 4, 6);
+        }
+        if (n > 3) {
+            _tile_loadd(7, w + 3 * c->panel_bytes, 64);
+            _tile_dpbf16ps(3, 4, 7);
+        }
+    }
+    STORE(0);
+    panel++;
+    if (n > 1)
+        STORE(1);
+    panel++;
+    if (n > 2)
+        STORE(2);
+    panel++;
+    if (n > 3)
+        STORE(3);
+}
+
+static void bf16_tiles(int rows)
+{
+    struct tile_config t = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        t.rows[i] = (uint8_t)(i < 6 ? rows : 16);
+        t.row_bytes[i] = 64;
+    }
+    MEMORY_BARRIER(&t);
+    _tile_loadconfig(&t);
+}
+
 void gemm__amx_bf16(const struct gemm_call *c)
 {
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK;
-    float *res = c->wbuf;
-    vf sum[GEMM_ROWS];
-    tiles_open(GEMM_CHUNK, c->m % GEMM_ROWS ? (int)(c->m % GEMM_ROWS) : 1);
-    for (int p = 0; p < c->n_panel; p++)
-        for (int64_t row = 0; row < c->m; row += GEMM_ROWS) {
-            const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
-            const bool full = c->m - row >= GEMM_ROWS;
-            const int rows = full ? GEMM_ROWS : (int)(c->m - row);
-            const uint16_t *x = c->xb + row * c->n_in;
-            const int64_t step = (int64_t)rows * GEMM_CHUNK;
-            if (full) {
-                _tile_zero(0);
-                _tile_zero(1);
-                for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
-                    _tile_loadd(2, x, 64);
-                    if (i & 1) {
-                        _tile_loadd(7, w, 64);
-                        _tile_dpbf16ps(1, 2, 7);
-                    } else {
-                        _tile_loadd(6, w, 64);
-                        _tile_dpbf16ps(0, 2, 6);
-                    }
-                }
-                _tile_stored(0, res, 64);
-                _tile_stored(1, res + 256, 64);
-            } else {
-                _tile_zero(3);
-                _tile_zero(4);
-                for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
-                    _tile_loadd(5, x, 64);
-                    if (i & 1) {
-                        _tile_loadd(7, w, 64);
-                        _tile_dpbf16ps(4, 5, 7);
-                    } else {
-                        _tile_loadd(6, w, 64);
-                        _tile_dpbf16ps(3, 5, 6);
-                    }
-                }
-                _tile_stored(3, res, 64);
-                _tile_stored(4, res + 256, 64);
-            }
-            for (int r = 0; r < rows; r++)
-                sum[r] = v_load(res + r * 16) + v_load(res + 256 + r * 16);
-            rows_store(c, p, row, rows, sum);
-        }
+    const int64_t n_full = c->m / GEMM_ROWS * GEMM_ROWS;
+    const int last = (int)(c->m - n_full);
+    if (n_full)
+        bf16_tiles(GEMM_ROWS);
+    for (int p = 0; n_full && p < c->n_panel; p += 2) {
+        int64_t row = 0;
+        const int n = c->n_panel - p < 2 ? 1 : 2;
+        for (; n == 2 && row + 2 * GEMM_ROWS <= n_full; row += 2 * GEMM_ROWS)
+            bf16_2x2(c, p, row);
+        for (; row < n_full; row += GEMM_ROWS)
+            bf16_1x4(c, p, n, row, GEMM_ROWS);
+    }
+    if (last)
+        bf16_tiles(last);
+    for (int p = 0; last && p < c->n_panel; p += 4)
+        bf16_1x4(c, p, c->n_panel - p < 4 ? c->n_panel - p : 4, n_full, last);
     _tile_release();
 }
 

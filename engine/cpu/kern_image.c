@@ -132,11 +132,24 @@ static void gate_add(float *x, const float *y, const float *gate, int64_t n, flo
     }
 }
 
+typedef uint32_t piece __attribute__((vector_size(64), aligned(4), may_alias));
+
+static void spread(void *dst, size_t step, const void *src, int64_t n)
+{
+    char *d = dst;
+    const char *p = src;
+    const piece zero = {0};
+    for (int64_t i = 0; i < n; i++)
+        *(piece *)(void *)(d + (size_t)i * step) =
+            p ? *(const piece *)(const void *)(p + 64 * i) : zero;
+}
+
 #define TABLE_(isa)                                                                                \
     const struct cpu_image_kern cpu_image_##isa = {.channel_sums = channel_sums,                   \
                                                    .affine = affine,                               \
                                                    .layer_norm = layer_norm,                       \
                                                    .act = act_row,                                 \
-                                                   .gate_add = gate_add}
+                                                   .gate_add = gate_add,                           \
+                                                   .spread = spread}
 #define TABLE(isa) TABLE_(isa)
 TABLE(CPU_ISA);
