@@ -40,6 +40,7 @@ struct backend_info {
     enum dtype
         mul_dtype; /* of tensors that only products read: f32, or bf16 where that is what they multiply */
     int n_threads;
+    bool bf16; /* products of bf16 weights are the fast ones: dense weights may be rounded to it */
     bool lookahead; /* ops are asynchronous and step_meta.tok may hold TOK_SAMPLED(i) */
 };
 

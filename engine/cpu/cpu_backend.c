@@ -103,6 +103,7 @@ static void dev_info(const struct dev *d, struct backend_info *out)
 {
     static const char *const names[] = {"", " f32", " int8"};
     *out = (struct backend_info){.mul_dtype = DT_F32, .n_threads = d->n_threads};
+    out->bf16 = d->precision == PRECISION_DEFAULT && cpu_gemm_prefers_bf16(d->isa->gemm);
     snprintf(out->name, sizeof out->name, "cpu %s%s", d->isa->name, names[d->precision]);
 }
 

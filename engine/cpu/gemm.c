@@ -70,6 +70,11 @@ static int packed_init(struct cpu_packed *o, const struct weight_desc *w, int la
     return 0;
 }
 
+bool cpu_gemm_prefers_bf16(const struct cpu_gemm_kern *k)
+{
+    return k->bf16[GL_BF16];
+}
+
 struct pack_job {
     struct cpu_packed *w;
     const struct part *part;

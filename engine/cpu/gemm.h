@@ -14,6 +14,9 @@
 struct cpu_gemm_kern; /* one table per ISA, exported by kern_gemm*.c as cpu_gemm_<isa> */
 extern const struct cpu_gemm_kern cpu_gemm_scalar, cpu_gemm_avx2, cpu_gemm_avx512, cpu_gemm_amx;
 
+/* Whether products of bf16 weights are faster than those of other dense formats. */
+bool cpu_gemm_prefers_bf16(const struct cpu_gemm_kern *k);
+
 struct cpu_packed; /* a packed weight matrix */
 
 /* Pack w for the table and precision. ERR_NOMEM; ERR_INVAL names the weight (n_in no multiple of the

@@ -10,6 +10,7 @@ struct nn_weights {
     const struct backend *be;
     struct dev *dev; /* NULL: a plan */
     enum eng_precision precision;
+    bool bf16;             /* dense matrices are rounded to bf16: the device's fast products */
     struct dev_weight **w; /* [n] */
     int n, cap;
     void **own; /* [n_own] host copies that backends read in place */
@@ -36,6 +37,8 @@ bool nn__find(const struct comp *c, const char *name, int64_t dim[SOURCE_DIMS], 
 int nn__view(const struct comp *c, const char *name, struct nn_view *out, struct err *e);
 /* Decode all of v as f32 into dst. */
 void nn__decode(const struct nn_view *v, float *dst);
+/* Dense values as bf16, where the device prefers it; others stay. ERR_NOMEM. */
+int nn__round(const struct nn_weights *w, struct nn_view *v);
 int64_t nn__count(const struct nn_view *v);
 /* "[320, 4, 3, 3]" into s [n]. */
 const char *nn__shape(const int64_t *dim, int n_dim, char *s, size_t n);

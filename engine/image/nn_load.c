@@ -121,6 +121,10 @@ void nn_load_stack(struct nn_load *l, struct nn_linear *out, const struct nn_sta
         n_out[got] = s->n_out[got];
         if (!as_matrix(l, name[got], &v[got], &n_in, &n_out[got]))
             break;
+        if (!(s->flags & NN_ROWS) && nn__round(l->w, &v[got])) {
+            l->rc = err_set(l->e, ERR_NOMEM, "%s: no memory for %s", l->c->name, name[got]);
+            break;
+        }
         d.part[got] = (struct weight_part){v[got].fmt, v[got].data, n_out[got]};
         all += n_out[got];
     }
@@ -266,7 +270,7 @@ static void load_conv(struct nn_load *l, struct nn_conv *out, char *name, struct
     int64_t n_in = (int64_t)w.k * w.k * w.c_in;
     size_t b = 0;
     char *p = NULL;
-    if (!to_dense(&v)) {
+    if (!to_dense(&v) && !nn__round(l->w, &v)) {
         b = v.fmt == QF_F32 ? 4 : 2;
         p = ck_mul((size_t)w.c_out, (size_t)n_in * b, &bytes) ? mem_alloc(bytes) : NULL;
     }

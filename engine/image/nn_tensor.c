@@ -99,6 +99,32 @@ void nn__decode(const struct nn_view *v, float *dst)
     quant_format_get((uint32_t)v->fmt)->decode(v->data, dst, nn__count(v));
 }
 
+int nn__round(const struct nn_weights *w, struct nn_view *v)
+{
+    int64_t n = nn__count(v);
+    if (!w->bf16 || (v->fmt != QF_F32 && v->fmt != QF_F16))
+        return 0;
+    uint16_t *h = mem_alloc((size_t)n * sizeof *h);
+    if (!h)
+        return ERR_NOMEM;
+    const float *f = v->data;
+    const uint16_t *f16 = v->data;
+    if (v->fmt == QF_F32)
+        for (int64_t i = 0; i < n; i++)
+            h[i] = f32_to_bf16(f[i]);
+    else
+        for (int64_t i = 0; i < n; i++)
+            h[i] = f32_to_bf16(f16_to_f32(f16[i]));
+    if (v->own)
+        free(v->own);
+    else if (v->src)
+        source_drop(v->src, v->data, v->bytes);
+    v->data = v->own = h;
+    v->fmt = QF_BF16;
+    v->bytes = (size_t)n * sizeof *h;
+    return 0;
+}
+
 /* Rows of each slice, decoded, behind each other: f32, or bf16 for fp8 (which holds every fp8 value). */
 static int view_decoded(const char *name, const struct found *f, struct nn_view *v, struct err *e)
 {

@@ -17,6 +17,11 @@ int nn_weights_open(struct nn_weights **out, const struct backend *be, struct de
     w->be = be;
     w->dev = dev;
     w->precision = precision;
+    if (dev) {
+        struct backend_info bi = {0};
+        be->info(dev, &bi);
+        w->bf16 = bi.bf16;
+    }
     *out = w;
     return 0;
 }
