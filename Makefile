@@ -218,10 +218,11 @@ lint:
 	@$(PYTHON) tests/lint/deps.py
 	@$(PYTHON) tests/lint/size.py
 
-bench: all
-	@conf/setup.sh bench
+bench: all $(B)/tests/bench/bench_image
+	@conf/setup.sh bench bench-images
 	@$(MAKE) -s pull
 	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
+	@$(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
 # What is generated from the option table; a test compares.
 docs: all

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|bench|deploy ...
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|bench|bench-images|deploy ...
 # Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
 # Nothing is done, and nothing is asked for, when everything is there.
 set -eu
@@ -87,6 +87,27 @@ cuda_tools() {
     [ -e "$top/lib64" ] || ln -s lib "$top/lib64"
 }
 
+# stable-diffusion.cpp is compiled here. Left to itself it takes AMX where the processor has it, and dies where the kernel
+# refuses tiles to programs: so what the processor has is named one by one, and AMX is not.
+sd_flags() {
+    has=" $(grep -m1 '^flags' /proc/cpuinfo | cut -d: -f2) "
+    printf '%s' "-DGGML_NATIVE=OFF"
+    for f in avx avx2 fma f16c bmi2 avx512f:AVX512 avx512vbmi:AVX512_VBMI avx512_vnni:AVX512_VNNI avx512_bf16:AVX512_BF16; do
+        name=$(echo "${f#*:}" | tr '[:lower:]' '[:upper:]')
+        case "$has" in *" ${f%:*} "*) printf ' -DGGML_%s=ON' "$name" ;; *) printf ' -DGGML_%s=OFF' "$name" ;; esac
+    done
+}
+
+# Interpreters that have what the comparison needs may be named instead.
+# shellcheck disable=SC2086
+bench_images() {
+    [ -n "${BENCH_TORCH_PYTHON:-}" ] && [ -n "${BENCH_SD_PYTHON:-}" ] && return
+    debs $BUILD_DEBS $BENCH_DEBS cmake g++
+    CMAKE_ARGS=$(sd_flags)
+    export CMAKE_ARGS
+    venv .venv-bench-images tests/bench/requirements-images.txt
+}
+
 mkdir -p build
 for stage in "$@"; do
     # shellcheck disable=SC2086
@@ -96,6 +117,7 @@ for stage in "$@"; do
     cuda) debs python3-venv g++; cuda_tools ;;
     deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
     bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
+    bench-images) bench_images ;;
     *) say "unknown stage $stage"; exit 2 ;;
     esac
 done
