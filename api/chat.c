@@ -189,9 +189,10 @@ static int chat_modalities(struct api_call *c, json_t *o)
     return 0;
 }
 
-static int chat_parse(struct api_call *c, struct gen *g, json_t *o)
+int chat_parse(struct api_call *c, struct gen *g, json_t *o)
 {
-    g->prompt_param = "messages";
+    if (!g->prompt_param)
+        g->prompt_param = "messages";
     if (chat_limits(c, g, o) || chat_tools(c, o) || chat_modalities(c, o))
         return ERR_INVAL;
     return gen_prompts_alloc(g, 1) ? api__nomem(c) : chat_prompt(c, g, o);

@@ -5,6 +5,7 @@
 #define API_GEN_H
 
 #include "api/api_impl.h"
+#include "api/stream.h"
 #include "engine/text/detok.h"
 
 #define GEN_STOP_MAX     16
@@ -19,7 +20,12 @@ struct gen_mark {
 
 struct gen_choice {
     struct detok detok;
-    struct buf text;       /* everything detokenised so far */
+    struct buf
+        text; /* everything detokenised so far; of chats: the answer without reasoning and calls */
+    struct stream *stream; /* chats: takes the text apart */
+    struct stream_fold
+        fold;              /* chats: reasoning and calls so far (its text is not used: `text` is) */
+    int32_t n_reasoning;   /* tokens of n_out within reasoning */
     size_t sent;           /* bytes of it handed out */
     size_t end;            /* where a stop string cut it; SIZE_MAX */
     size_t stop_from;      /* no stop string is looked for before this offset (min_tokens) */
@@ -45,6 +51,12 @@ struct gen_writer {
     void (*open)(struct api_call *c, struct gen *g, int i);
     void (*delta)(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to);
     void (*choice)(struct api_call *c, struct gen *g, int i); /* one element of "choices", whole */
+    /* Of chat-like endpoints, whose answers are taken apart (stream.h); others leave them NULL. `event`, streaming:
+     * everything but STREAM_TEXT, which comes through delta; fold is up to date then. `whole`: the answer without
+     * streaming, in place of head + choices + usage. `end`: the last frames, in place of usage and [DONE]. */
+    void (*event)(struct api_call *c, struct gen *g, int i, const struct stream_event *ev);
+    void (*whole)(struct api_call *c, struct gen *g);
+    void (*end)(struct api_call *c, struct gen *g);
 };
 
 struct gen {
@@ -109,5 +121,10 @@ extern const char *const gen_fields[];
 
 /* chat_prompt.c: messages -> prompt tokens. Ends the call on error. */
 int chat_prompt(struct api_call *c, struct gen *g, json_t *o);
+/* chat.c: the parse function of gen_run for endpoints that speak chat in other words: o has the fields of a chat
+ * completions request ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
+ * "max_completion_tokens", ...). g->prompt_param names the field that errors of a message speak of ("messages" when
+ * NULL). */
+int chat_parse(struct api_call *c, struct gen *g, json_t *o);
 
 #endif
