@@ -87,13 +87,15 @@ int img_job_latent_tokens(const struct img_job *j); /* of the picture, after pat
 /* Host and device bytes that its decoding needs at its peak, untiled; what the engine has; tiles keep below it. */
 size_t img_job_decode_bytes(const struct engine *g, const struct img_job *j);
 
-/* Called between device operations of a long step so that another engine of the process may use the device. */
+/* Called between device operations of a long step so that another engine of the process may use the device. Not 0: the
+ * step is not wanted any more and ends at once with ERR_CANCELLED. */
 struct img_yield {
-    void (*fn)(void *arg);
+    int (*fn)(void *arg);
     void *arg;
 };
-/* One unit of work for all n jobs, which must be in the same stage; moves each on. ERR_NOMEM: nothing changed, try
- * fewer jobs (or, in IMG_DECODE, it was tiled down to the smallest tile and still did not fit). ERR_DEVICE is sticky. */
+/* One unit of work for all n jobs, which must be in the same stage; moves each on. ERR_NOMEM: try fewer jobs (or, in
+ * IMG_DECODE, it was tiled down to the smallest tile and still did not fit); ERR_CANCELLED: y asked for it. Jobs are
+ * then as they were, but in IMG_DECODE some may be finished. ERR_DEVICE is sticky. */
 int eng_image_step(struct engine *g, struct img_job *const *jobs, int n, const struct img_yield *y,
                    struct err *e);
 /* Jobs that fit into one step beside each other, by work memory: how many of jobs[0..n) from the start. */

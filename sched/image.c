@@ -182,9 +182,34 @@ void image_lane_cancel(struct image_lane *l, uint64_t req)
     if (!q)
         return;
     l->now = l->o.clock(l->o.arg);
+    if (q->cancelled)
+        return;
     l->st.cancelled++;
+    if (l->n_step) {
+        q->cancelled = true;
+        l->n_cancelled++;
+        return;
+    }
     image__req_end(l, q, 0, NULL);
     bury(l);
+}
+
+void image_lane_interrupt(struct image_lane *l)
+{
+    l->interrupted = true;
+}
+
+/* What was cancelled while the step ran. */
+static void end_cancelled(struct image_lane *l)
+{
+    for (struct ireq *q = l->head, *next; q && l->n_cancelled; q = next) {
+        next = q->next;
+        if (!q->cancelled)
+            continue;
+        l->n_cancelled--;
+        image__req_end(l, q, 0, NULL);
+    }
+    l->n_cancelled = 0;
 }
 
 void image_lane_fail_all(struct image_lane *l, int code, const char *text)
@@ -275,6 +300,7 @@ int image_lane_step(struct image_lane *l, struct err *e)
     expire(l);
     admit(l);
     int rc = image__run(l, e ? e : &local);
+    end_cancelled(l);
     if (rc < 0)
         image_lane_fail_all(l, rc, (e ? e : &local)->text);
     bury(l);

@@ -24,10 +24,10 @@ struct image_opts {  /* zero = default */
     int64_t age_us; /* shortest time without a step after which a request goes first; 0 = 1 s */
     int64_t (*clock)(void *arg);                     /* NULL = clock_us */
     void (*emit)(void *arg, const struct event *ev); /* every event, in order; must not call back */
-    int64_t (*pause)(
-        void *arg); /* between operations of a long step: may give the device to others and beat the
-                                  * heart; microseconds that it took; NULL */
-    void *arg;      /* of the three */
+    /* Between operations of a long step: may give the device to others, beat the heart, and call submit, cancel and
+     * interrupt; microseconds that it took; NULL. */
+    int64_t (*pause)(void *arg);
+    void *arg; /* of the three */
 };
 
 /* `g` is used, not owned. ERR_NOMEM, ERR_INVAL (not an image model). */
@@ -38,9 +38,12 @@ void image_lane_close(struct image_lane *l);
 
 /* Takes r in any case; what is wrong with it comes as its EV_ERROR. */
 void image_lane_submit(struct image_lane *l, struct request *r);
-/* EV_DONE follows at once; an unknown id is ignored. */
+/* EV_DONE follows at once, from within a pause after the step; a step that only cancelled requests are in ends early.
+ * An unknown id is ignored. */
 void image_lane_cancel(struct image_lane *l, uint64_t req);
-/* EV_ERROR for every request. */
+/* From within a pause: the step is to end at once. */
+void image_lane_interrupt(struct image_lane *l);
+/* EV_ERROR for every request. Not from within a pause. */
 void image_lane_fail_all(struct image_lane *l, int code, const char *text);
 
 /* Expire, admit, run one stage of some jobs, post what it brought. 1: something was done; 0: nothing to do; negative:

@@ -30,8 +30,8 @@ struct ireq {
     int64_t turn_us,
         last_us; /* its last denoising step's end (or first admission); how long that took */
     bool overdue;
-    double left; /* rows that it still has to make, all pictures */
-    bool ended;
+    double left;           /* rows that it still has to make, all pictures */
+    bool ended, cancelled; /* cancelled: in a pause, ends when the step does */
     int32_t n_prompt, n_output;
     int64_t stage_us[IMG_DONE];
     int64_t scheduled_us, first_us;
@@ -50,7 +50,9 @@ struct image_lane {
     int n_live;
     struct ijob **list;      /* [max_running] of the step being made */
     struct img_job **handle; /* same, as the engine wants them */
-    int n_list;
+    int n_list, n_step;      /* n_step: as many of list are in the engine now; 0: no step runs */
+    bool interrupted;
+    int n_cancelled;
     bool blocked; /* the next job did not fit beside the live ones: ask again when one has ended */
     int64_t now, paused_us;
     double decode_us_px; /* smoothed */

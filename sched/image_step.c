@@ -93,11 +93,23 @@ static void choose(struct image_lane *l)
     }
 }
 
-static void pause_step(void *arg)
+/* Whether somebody still wants the step that runs. */
+static bool wanted(const struct image_lane *l)
+{
+    if (l->interrupted)
+        return false;
+    for (int i = 0; i < l->n_step && l->n_cancelled; i++)
+        if (!l->list[i]->req->cancelled)
+            return true;
+    return !l->n_cancelled;
+}
+
+static int pause_step(void *arg)
 {
     struct image_lane *l = arg;
     if (l->o.pause)
         l->paused_us += l->o.pause(l->o.arg);
+    return wanted(l) ? 0 : ERR_CANCELLED;
 }
 
 static void account(struct image_lane *l, enum img_stage stage, int n, int64_t us)
@@ -143,7 +155,7 @@ static void harvest(struct image_lane *l, enum img_stage stage, int n)
 {
     for (int i = 0; i < n; i++) {
         struct ijob *j = l->list[i];
-        if (j->req->ended)
+        if (j->req->ended || j->req->cancelled)
             continue;
         if (stage == IMG_ENCODE)
             j->req->n_prompt = img_job_tokens(j->job);
@@ -166,30 +178,59 @@ static void job_failed(struct image_lane *l, struct ijob *j, int rc, const char 
     image__req_end(l, j->req, rc, text);
 }
 
-static int run_list(struct image_lane *l, enum img_stage stage, struct err *e)
+static int run_step(struct image_lane *l, int n, int64_t *us, struct err *e)
 {
     const struct img_yield y = {.fn = pause_step, .arg = l};
+    int64_t begin = l->o.clock(l->o.arg);
+    l->paused_us = 0;
+    l->interrupted = false;
+    for (int i = 0; i < n; i++) {
+        l->handle[i] = l->list[i]->job;
+        if (!l->list[i]->req->scheduled_us)
+            l->list[i]->req->scheduled_us = begin;
+    }
+    l->n_step = n;
+    int rc = eng_image_step(l->g, l->handle, n, &y, e);
+    l->n_step = 0;
+    l->now = l->o.clock(l->o.arg);
+    *us = l->now - begin - l->paused_us;
+    return rc;
+}
+
+/* The jobs among list[0..n) that moved on though the step failed: what they brought is kept. */
+static int harvest_moved(struct image_lane *l, enum img_stage stage, int n)
+{
+    int moved = 0;
+    for (int i = 0; i < n; i++) {
+        struct ijob *j = l->list[i];
+        if (img_job_stage(j->job) == stage)
+            continue;
+        l->list[i] = l->list[moved];
+        l->list[moved++] = j;
+    }
+    if (moved)
+        harvest(l, stage, moved);
+    return moved;
+}
+
+static int run_list(struct image_lane *l, enum img_stage stage, struct err *e)
+{
+    int64_t us;
     for (int n = l->n_list;; n /= 2) {
-        int64_t begin = l->o.clock(l->o.arg);
-        l->paused_us = 0;
-        for (int i = 0; i < n; i++) {
-            l->handle[i] = l->list[i]->job;
-            if (!l->list[i]->req->scheduled_us)
-                l->list[i]->req->scheduled_us = begin;
-        }
-        int rc = eng_image_step(l->g, l->handle, n, &y, e);
-        l->now = l->o.clock(l->o.arg);
+        int rc = run_step(l, n, &us, e);
         if (rc == ERR_DEVICE)
             return rc;
         if (!rc) {
-            account(l, stage, n, l->now - begin - l->paused_us);
+            account(l, stage, n, us);
             harvest(l, stage, n);
             return 1;
         }
-        if (n == 1) {
-            job_failed(l, l->list[0], rc, e->text);
+        int moved = stage == IMG_DECODE ? harvest_moved(l, stage, n) : 0;
+        if (moved || n == 1 || rc == ERR_CANCELLED) {
+            if (!moved && rc != ERR_CANCELLED)
+                job_failed(l, l->list[0], rc, e->text);
             *e = (struct err){0};
-            return 1;
+            return 1; /* what is left comes with the next step */
         }
     }
 }

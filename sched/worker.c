@@ -59,19 +59,7 @@ static void emit(void *arg, const struct event *ev)
     mailbox_post(&w->mb, ev);
 }
 
-/* Between operations of an image step: others may have the device, and the heart beats. */
-static int64_t pause_step(void *arg)
-{
-    struct worker *w = arg;
-    int64_t waited = turn_yield(w->user), now = clock_us();
-    if (now - w->beat_us >= BEAT_US) {
-        w->beat_us = now;
-        pthread_mutex_lock(&w->lock);
-        w->stats.heartbeat_us = now;
-        pthread_mutex_unlock(&w->lock);
-    }
-    return waited;
-}
+static int64_t pause_step(void *arg);
 
 /* The one that plans, and the largest number of events in one turn. */
 static int open_lane(struct worker *w, struct err *e)
@@ -222,6 +210,25 @@ static void take_messages(struct worker *w)
     }
     if (taken)
         publish(w, taken, tok);
+}
+
+/* Between operations of an image step: others may have the device, the heart beats, and a cancelled step ends. */
+static int64_t pause_step(void *arg)
+{
+    struct worker *w = arg;
+    int64_t waited = turn_yield(w->user), now = clock_us();
+    if (now - w->beat_us < BEAT_US)
+        return waited;
+    w->beat_us = now;
+    pthread_mutex_lock(&w->lock);
+    w->stats.heartbeat_us = now;
+    bool stop = w->stop;
+    pthread_mutex_unlock(&w->lock);
+    if (stop)
+        image_lane_interrupt(w->lane);
+    else if (mailbox_room(&w->mb) >= w->turn_events) /* for a batch of messages and the step */
+        take_messages(w);
+    return waited;
 }
 
 static void tell(struct worker *w)

@@ -480,7 +480,7 @@ static bool decode_fits(struct img_job *const *jobs, int n)
     for (int i = 0; i < n; i++)
         if (jobs[i]->p.width == f->nomem_width)
             return false;
-    return !(f->decode_alone && n > 1) &&
+    return !((f->decode_alone || f->decode_partial) && n > 1) &&
            !(f->decode_jobs && fake_count.jobs_open > f->decode_jobs);
 }
 
@@ -516,23 +516,29 @@ int eng_image_step(struct engine *g, struct img_job *const *jobs, int n, const s
         rows += img_job_rows(jobs[i]);
     }
     CHECK(eng_image_fit(g, jobs, n) == n);
+    if (stage == IMG_DECODE && n > 1 && fake.image.decode_partial)
+        image_stage(jobs[0]);
     if ((stage == IMG_DECODE && !decode_fits(jobs, n)) ||
         (n > 1 && fake.image.nomem_every && fake_count.image_steps % fake.image.nomem_every == 0)) {
         fake_count.image_nomem++;
         return err_set(e, ERR_NOMEM, "fake engine: no work memory for %d pictures", n);
     }
-    if (y && y->fn) {
-        y->fn(y->arg);
-        fake_count.image_yields++;
+    int ops = fake.image.ops > 0 ? fake.image.ops : 1;
+    int64_t us = fake.image.us_step + (stage == IMG_DENOISE ? fake.image.us_row * rows / 64 : 0);
+    for (int i = 0; i < ops; i++) {
+        fake_now_us += us / ops;
+        if (fake.sleep) {
+            struct timespec ts = {.tv_sec = us / ops / 1000000,
+                                  .tv_nsec = us / ops % 1000000 * 1000};
+            nanosleep(&ts, NULL);
+        }
+        fake_count.image_yields += y && y->fn;
+        if (y && y->fn && y->fn(y->arg))
+            return err_set(e, ERR_CANCELLED, "fake engine: nobody wants this step");
     }
     for (int i = 0; i < n; i++)
-        image_stage(jobs[i]);
-    int64_t us = fake.image.us_step + (stage == IMG_DENOISE ? fake.image.us_row * rows / 64 : 0);
-    fake_now_us += us;
-    if (fake.sleep) {
-        struct timespec ts = {.tv_sec = us / 1000000, .tv_nsec = us % 1000000 * 1000};
-        nanosleep(&ts, NULL);
-    }
+        if (jobs[i]->stage == stage)
+            image_stage(jobs[i]);
     fake_count.image_jobs += (uint64_t)n;
     if (stage == IMG_DENOISE && rows > fake_count.image_rows_max)
         fake_count.image_rows_max = rows;

@@ -14,8 +14,10 @@ struct fake_image {       /* of the image functions; 0 = none, no limit */
     uint32_t nomem_every; /* steps of several jobs whose count is a multiple of it find no memory */
     int decode_jobs;      /* a decoding finds no memory while more jobs than this are open */
     bool decode_alone;    /* nor one of several jobs */
+    bool decode_partial;  /* of several the first is decoded, then there is no memory */
     int nomem_width;      /* pictures of this width never find memory to decode */
     int bad_width;        /* pictures of this width can't be opened: ERR_LIMIT */
+    int ops;              /* pauses of a step; 0 = 1 */
     int64_t us_step,
         us_row; /* fake time of a denoising step and of each 64 rows; encode and decode take us_step */
 };

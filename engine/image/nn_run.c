@@ -62,8 +62,10 @@ void nn_done(struct nn *n, const char *op, int rc)
         n->rc = rc;
         n->failed = op;
     }
-    if (n->yield && !rc)
-        n->yield->fn(n->yield->arg);
+    if (n->yield && !n->rc && n->yield->fn(n->yield->arg)) {
+        n->rc = ERR_CANCELLED;
+        n->failed = op;
+    }
 }
 
 int nn_end(struct nn *n, struct err *e)

@@ -19,6 +19,8 @@ static struct {
     struct image_lane *l;
     struct event ev[EVENTS];
     int n_ev, n_pause;
+    int cancel_at, interrupt_at; /* which pause; 0 = none */
+    uint64_t cancel_id;
     uint64_t last_id;
 } rig;
 
@@ -33,6 +35,10 @@ static int64_t on_pause(void *arg)
 {
     (void)arg;
     rig.n_pause++;
+    if (rig.n_pause == rig.cancel_at)
+        image_lane_cancel(rig.l, rig.cancel_id);
+    if (rig.n_pause == rig.interrupt_at)
+        image_lane_interrupt(rig.l);
     fake_now_us += 500; /* another model had the device */
     return 500;
 }
@@ -40,7 +46,7 @@ static int64_t on_pause(void *arg)
 static void rig_open_rows(int max_running, int64_t step_rows, int64_t age_us)
 {
     struct err e = {0};
-    rig.n_ev = rig.n_pause = 0;
+    rig.n_ev = rig.n_pause = rig.cancel_at = rig.interrupt_at = 0;
     assert_int_equal(eng_open(&rig.g, &(struct eng_opts){0}, &e), 0);
     struct image_opts o = {.max_running = max_running,
                            .step_rows = step_rows,
@@ -413,6 +419,19 @@ static void test_decode_nomem(void **st)
     assert_int_equal(bad->err.code, ERR_NOMEM);
     rig_close();
 
+    /* The first of several is decoded before the memory ends: it is kept. */
+    fake_reset_image();
+    fake.image.decode_partial = true;
+    rig_open(8);
+    a = submit(1, 64, 4, 3);
+    b = submit(2, 64, 4, 2);
+    run_all();
+    assert_int_equal(count(a, EV_IMAGE), 3);
+    assert_int_equal(count(b, EV_IMAGE), 2);
+    for (int i = 0; i < 3; i++)
+        same_picture(find(a, EV_IMAGE, i), 1, 64, 4);
+    rig_close();
+
     /* One that can never be decoded fails alone. */
     fake_reset_image();
     fake.image.nomem_width = 128;
@@ -447,6 +466,55 @@ static void test_cancel(void **st)
     assert_true(find(a, EV_DONE, 0)->denoise_us > 0);
     assert_int_equal(find(b, EV_DONE, 0)->scheduled_us, 0);
     assert_int_equal(step(), 0);
+    rig_close();
+}
+
+/* Cancelled while a step runs: alone in it, the step ends between two operations; in company it ends for the others. */
+static void test_cancel_in_step(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    fake.image.ops = 10;
+    rig_open(2);
+    uint64_t a = submit(1, 64, 10, 1);
+    step();
+    step();
+    int64_t from = fake_now_us;
+    rig.cancel_id = a;
+    rig.cancel_at = rig.n_pause + 3;
+    assert_int_equal(step(), 1);
+    assert_true(image_lane_idle(rig.l));
+    assert_int_equal(count(a, EV_DONE), 1);
+    assert_int_equal(fake_now_us - from, 3 * (120 + 500));
+    assert_int_equal(fake_count.jobs_open, 0);
+    image_lane_cancel(rig.l, a);
+
+    uint64_t b = submit(2, 64, 4, 1), c = submit(3, 64, 4, 1), d = submit(4, 64, 4, 1);
+    step();
+    step();
+    rig.cancel_id = b;
+    rig.cancel_at = rig.n_pause + 3;
+    step();
+    assert_int_equal(count(b, EV_DONE), 1);
+    rig.cancel_id = d; /* not at work in the step that runs, or not yet there */
+    rig.cancel_at = rig.n_pause + 3;
+    step();
+    run_all();
+    assert_int_equal(count(b, EV_IMAGE), 0);
+    assert_int_equal(count(d, EV_IMAGE), 0);
+    assert_int_equal(count(d, EV_DONE), 1);
+    same_picture(find(c, EV_IMAGE, 0), 3, 64, 4);
+
+    uint64_t e = submit(5, 64, 4, 1); /* an interrupted step is made again */
+    step();
+    rig.interrupt_at = rig.n_pause + 2;
+    assert_int_equal(step(), 1);
+    run_all();
+    same_picture(find(e, EV_IMAGE, 0), 5, 64, 4);
+    assert_int_equal(find(e, EV_IMAGE, 0)->index, 4);
+    struct sched_stats s;
+    image_lane_stats_get(rig.l, &s);
+    assert_int_equal(s.cancelled, 3);
     rig_close();
 }
 
@@ -584,6 +652,8 @@ static void simulate(uint64_t seed)
     fake.image.fit_rows = 500 + RANDOM(4000);
     fake.image.nomem_every = (uint32_t)RANDOM(2) * 5;
     fake.image.decode_alone = RANDOM(2);
+    fake.image.decode_partial = RANDOM(2);
+    fake.image.ops = RANDOM(5);
     int running = 1 + RANDOM(10), rows = RANDOM(5000), age = RANDOM(20000);
     rig_open_rows(running, rows, age);
     int n = 0;
@@ -599,14 +669,18 @@ static void simulate(uint64_t seed)
             sent[n] = q;
             image_lane_submit(rig.l, r);
         }
-        step();
         if (n && RANDOM(12) == 0) {
             struct sent *q = &sent[RANDOM(n)];
             if (count(q->id, EV_DONE) == 0) {
                 q->cancelled = true;
-                image_lane_cancel(rig.l, q->id);
+                rig.cancel_id = q->id;
+                rig.cancel_at = rig.n_pause + RANDOM(6);
+                if (rig.cancel_at == rig.n_pause)
+                    image_lane_cancel(rig.l, q->id);
             }
         }
+        step();
+        rig.cancel_at = 0; /* perhaps it came too late */
     }
     for (int i = 0; i < N; i++)
         check_request(&sent[i], i);
@@ -633,9 +707,10 @@ int main(void)
         cmocka_unit_test(test_no_starvation), cmocka_unit_test(test_one_by_one),
         cmocka_unit_test(test_fair_n),        cmocka_unit_test(test_priority),
         cmocka_unit_test(test_fit),           cmocka_unit_test(test_decode_nomem),
-        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_deadlines),
-        cmocka_unit_test(test_bad),           cmocka_unit_test(test_device),
-        cmocka_unit_test(test_nomem),         cmocka_unit_test(test_sim),
+        cmocka_unit_test(test_cancel),        cmocka_unit_test(test_cancel_in_step),
+        cmocka_unit_test(test_deadlines),     cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_device),        cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_sim),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -511,6 +511,40 @@ static void test_image_queue(void **st)
     worker_stop(w);
 }
 
+/* A step of seconds: the heart beats in it, the queue is kept, a cancel and a stop end it. */
+static void test_image_long_step(void **st)
+{
+    (void)st;
+    fake_reset_image();
+    fake.image.us_step = 20000000;
+    fake.image.ops = 1000;
+    fake.sleep = true;
+    int n[EV_ERROR + 1] = {0};
+    struct event last;
+    struct sched_stats a, b = {0};
+    struct worker *w = start((struct worker_opts){0});
+    wait_phase(w, WORKER_READY);
+    int64_t from = clock_us();
+    assert_int_equal(worker_submit(w, make_image(1, 64, 4, 1)), 0);
+    pause_ms(250);
+    worker_stats(w, &a);
+    for (int i = 0; i < 1000 && (b.heartbeat_us <= a.heartbeat_us || b.waiting != 1); i++) {
+        if (i == 0)
+            assert_int_equal(worker_submit(w, make_image(2, 64, 4, 1)), 0);
+        pause_ms(5);
+        worker_stats(w, &b);
+    }
+    assert_true(b.heartbeat_us > a.heartbeat_us);
+    assert_int_equal(b.waiting, 1);
+    worker_cancel(w, 1);
+    collect_images(w, 1, n, &last);
+    assert_int_equal(last.req, 1);
+    assert_int_equal(last.kind, EV_DONE);
+    worker_stop(w); /* in the step of the second */
+    assert_true(clock_us() - from < 15000000);
+    assert_int_equal(fake_count.jobs_open, 0);
+}
+
 /* Only one fake engine can be open: the test is the other user of the device. */
 static void test_image_turns(void **st)
 {
@@ -557,19 +591,13 @@ static void test_image_turns(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_serve),
-        cmocka_unit_test(test_images),
-        cmocka_unit_test(test_image_queue),
-        cmocka_unit_test(test_image_turns),
-        cmocka_unit_test(test_heartbeat),
-        cmocka_unit_test(test_bounds),
-        cmocka_unit_test(test_finish_and_cancel),
-        cmocka_unit_test(test_drain),
-        cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_back_pressure),
-        cmocka_unit_test(test_two_senders),
-        cmocka_unit_test(test_loading),
-        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_serve),           cmocka_unit_test(test_images),
+        cmocka_unit_test(test_image_queue),     cmocka_unit_test(test_image_turns),
+        cmocka_unit_test(test_image_long_step), cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_finish_and_cancel),
+        cmocka_unit_test(test_drain),           cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_back_pressure),   cmocka_unit_test(test_two_senders),
+        cmocka_unit_test(test_loading),         cmocka_unit_test(test_no_memory),
     };
     int rc = cmocka_run_group_tests_name("in turn", tests, NULL, NULL);
     ahead = true;
