@@ -1,6 +1,6 @@
 /* CPU backend: attention between row segments, and rotation by tables. K and V of a segment and head are packed into
  * the block form of the KV pool (kern.h), once, and the tiles of the paged kernel do the rest: the same arithmetic,
- * the same fixed splits. */
+ * the same fixed splits. Where the processor has matrix tiles, whole segments are attended in bf16 instead. */
 #include "engine/cpu/cpu_impl.h"
 
 #include <math.h>
@@ -151,6 +151,105 @@ static int attend_bias(struct attend_job *j)
     return 0;
 }
 
+/* ---- in bf16 ---- */
+
+#define KEY_BLOCK 32
+#define PACK_TILE 1024
+
+/* Bytes of the packed keys and of the values of n keys of a head. */
+static size_t packed_k(const struct op_attend *a, int n)
+{
+    return (size_t)((n + KEY_BLOCK - 1) / KEY_BLOCK) * 2 * (size_t)((a->head_dim + 31) / 32) *
+           PACK_TILE;
+}
+static size_t packed_v(const struct op_attend *a, int n)
+{
+    return (size_t)((n + KEY_BLOCK - 1) / KEY_BLOCK) * (size_t)((a->head_dim + 15) / 16) *
+           PACK_TILE;
+}
+
+/* 32 keys of a head: packs are [kv head]{k, v}. */
+static void bf16_pack_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    struct attend_job *j = arg;
+    const struct op_attend *a = j->a;
+    const struct cpu_attend_kern *k = j->d->isa->attend;
+    int head = task / j->n_blk, blk = task % j->n_blk;
+    int64_t first = j->kv->start[j->seg] + (int64_t)blk * KEY_BLOCK,
+            left = j->kv->start[j->seg + 1] - first, col = (int64_t)head * a->head_dim;
+    int n = left < KEY_BLOCK ? (int)left : KEY_BLOCK;
+    size_t k_block = packed_k(a, 1) / 2, v_block = packed_v(a, 1);
+    char *to = j->packs + (size_t)head * j->head_bytes;
+    const float *kr = j->kp + first * a->k.stride[0] + col;
+    k->pack_k(to + (size_t)blk * 2 * k_block, kr, a->k.stride[0], n < 16 ? n : 16, a->head_dim);
+    k->pack_k(to + ((size_t)blk * 2 + 1) * k_block, kr + 16 * a->k.stride[0], a->k.stride[0],
+              n < 16 ? 0 : n - 16, a->head_dim);
+    k->pack_v(to + (size_t)j->n_blk * 2 * k_block + (size_t)blk * v_block,
+              j->vp + first * a->v.stride[0] + col, a->v.stride[0], n, a->head_dim);
+}
+
+static void bf16_tile_task(void *arg, int task, int worker)
+{
+    struct attend_job *j = arg;
+    const struct op_attend *a = j->a;
+    int tile = task / a->n_head, head = task % a->n_head, group = a->n_head / a->n_kv_head;
+    int64_t first = j->q->start[j->seg] + (int64_t)tile * CPU_ATTEND_ROWS,
+            left = j->q->start[j->seg + 1] - first, col = (int64_t)head * a->head_dim;
+    const char *pack = j->packs + (size_t)(head / group) * j->head_bytes;
+    int n_key = j->kv->start[j->seg + 1] - j->kv->start[j->seg];
+    j->d->isa->attend->tile(&(struct cpu_attend_tile){
+        .q = j->qp + first * a->q.stride[0] + col,
+        .dst = j->dst + first * a->dst.stride[0] + col,
+        .ldq = a->q.stride[0],
+        .ldd = a->dst.stride[0],
+        .n_row = left < CPU_ATTEND_ROWS ? (int)left : CPU_ATTEND_ROWS,
+        .n_key = n_key,
+        .head_dim = a->head_dim,
+        .scale = a->scale,
+        .k = pack,
+        .v = pack + packed_k(a, n_key),
+        .scratch = j->scratch + (size_t)worker * j->scratch_bytes,
+    });
+}
+
+static int attend_bf16(struct attend_job *j)
+{
+    const struct op_attend *a = j->a;
+    int longest = 0;
+    for (int s = 0; s < j->kv->n_seg; s++) {
+        int n = j->kv->start[s + 1] - j->kv->start[s];
+        longest = n > longest ? n : longest;
+    }
+    j->head_bytes = packed_k(a, longest) + packed_v(a, longest);
+    j->scratch_bytes = (cpu_attend_scratch(a->head_dim) + 63) / 64 * 64;
+    size_t packs = j->head_bytes * (size_t)a->n_kv_head;
+    int rc = cpu__grow(&j->d->packs, packs + j->scratch_bytes * (size_t)j->d->n_threads);
+    if (rc)
+        return rc;
+    j->packs = j->d->packs.p;
+    j->scratch = j->packs + packs;
+    for (j->seg = 0; j->seg < j->q->n_seg; j->seg++) {
+        int n = j->q->start[j->seg + 1] - j->q->start[j->seg],
+            nk = j->kv->start[j->seg + 1] - j->kv->start[j->seg];
+        if (n == 0)
+            continue;
+        j->n_blk = (nk + KEY_BLOCK - 1) / KEY_BLOCK;
+        j->n_tile = (n + CPU_ATTEND_ROWS - 1) / CPU_ATTEND_ROWS;
+        cpu__run(j->d, bf16_pack_task, j, j->n_blk * a->n_kv_head,
+                 (double)nk * a->n_kv_head * a->head_dim);
+        cpu__run(j->d, bf16_tile_task, j, j->n_tile * a->n_head,
+                 (double)n * nk * a->n_head * a->head_dim * 0.01);
+    }
+    return 0;
+}
+
+/* Whole segments only: a causal row of a text encoder is short, and its sums are those of a language model's. */
+static bool takes_bf16(const struct dev *d, const struct op_attend *a)
+{
+    return d->precision == PRECISION_DEFAULT && d->isa->attend && !a->causal && a->head_dim <= 512;
+}
+
 int cpu__attend(struct dev *d, const struct op_attend *a)
 {
     if (ops_check_attend(a, DT_F32, &d->image))
@@ -167,6 +266,8 @@ int cpu__attend(struct dev *d, const struct op_attend *a)
         return ERR_INVAL;
     if (j.bias)
         return attend_bias(&j);
+    if (takes_bf16(d, a))
+        return attend_bf16(&j);
     int rc = attend_room(&j);
     for (j.seg = 0; !rc && j.seg < j.q->n_seg; j.seg++) {
         int n = j.q->start[j.seg + 1] - j.q->start[j.seg],

@@ -12,13 +12,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TABLES(i)                                                                                  \
+#define TABLES(i, ...)                                                                             \
     {                                                                                              \
         .name = #i, .gemm = &cpu_gemm_##i, .norm = &cpu_norm_##i, .attn = &cpu_attn_##i,           \
-        .sample = &cpu_sample_##i, .image = &cpu_image_##i                                         \
+        .sample = &cpu_sample_##i, .image = &cpu_image_##i, __VA_ARGS__                            \
     }
-const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar), TABLES(avx2), TABLES(avx512),
-                                            TABLES(amx)};
+const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
+                                            TABLES(amx, .attend = &cpu_attend_amx)};
 
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA  18

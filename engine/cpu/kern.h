@@ -85,6 +85,33 @@ struct cpu_attn_kern {
 };
 extern const struct cpu_attn_kern cpu_attn_scalar, cpu_attn_avx2, cpu_attn_avx512, cpu_attn_amx;
 
+/* Attention between row segments in bf16 (kern_attend_amx.c), where the ISA has tiles. Keys in blocks of 16, values in
+ * blocks of 32, each a row of tiles of 1 KB: [block][head_dim / 32] and [block][head_dim / 16], rounded up; keys are
+ * filled up to whole blocks of 32. */
+#define CPU_ATTEND_ROWS  32
+#define CPU_ATTEND_CHUNK 256
+struct cpu_attend_tile {
+    const float *q; /* first row, of one head */
+    float *dst;
+    int64_t ldq, ldd;
+    int n_row, n_key, head_dim; /* n_row <= CPU_ATTEND_ROWS */
+    float scale;
+    const char *k, *v; /* packed, of the head */
+    void *scratch;     /* cpu_attend_scratch bytes, 64-aligned */
+};
+struct cpu_attend_kern {
+    /* n keys (at most 16, 32), rows of head_dim floats; missing ones become zeros. */
+    void (*pack_k)(void *dst, const float *k, int64_t ld, int n, int head_dim);
+    void (*pack_v)(void *dst, const float *v, int64_t ld, int n, int head_dim);
+    void (*tile)(const struct cpu_attend_tile *t);
+};
+static inline size_t cpu_attend_scratch(int head_dim)
+{
+    size_t hd = ((size_t)head_dim + 31) / 32 * 32;
+    return CPU_ATTEND_ROWS * (CPU_ATTEND_CHUNK * 6 + hd * 6);
+}
+extern const struct cpu_attend_kern cpu_attend_amx;
+
 struct cpu_top { /* most likely first */
     float x;
     int32_t id;
