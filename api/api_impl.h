@@ -62,6 +62,8 @@ int api__refuse(struct api_call *c, int status, const char *param, const char *c
 /* Append {"error":{...}} (no newline). */
 void api__error_body(struct buf *b, const char *type, const char *param, const char *code,
                      const char *text);
+/* After writing into out: an allocation that failed ends the call. */
+void api__check_out(struct api_call *c);
 int api__nomem(struct api_call *c); /* 503: a size that the client chose could not be had */
 void api__header(struct api_call *c, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));

@@ -32,7 +32,8 @@ static void job_free(struct encode_job *j)
     free(j);
 }
 
-/* Pixels of a preview at the picture's size. */
+/* Pixels of a preview, which come at the size of the latents, at the picture's size: clients show one in the place of the
+ * other. */
 static int enlarge(struct encode_job *j)
 {
     size_t n = (size_t)j->px->width * (size_t)j->px->height;
@@ -135,6 +136,7 @@ static void frame_head(struct buf *b, const struct img_call *g, const char *kind
     buf_fmt(b, "event: %s.%s\ndata: {\"type\":\"%s.%s\"", what, kind, what, kind);
 }
 
+/* "b64_json" comes last: whoever looks at a frame in a log sees the rest. */
 static void put_picture_frame(struct buf *b, const struct img_call *g, const struct encode_job *j)
 {
     bool partial = j->partial >= 0;
@@ -153,6 +155,7 @@ static void put_picture_frame(struct buf *b, const struct img_call *g, const str
     buf_str(b, "\"}\n\n");
 }
 
+/* The address leads back to the name by which this client reached the server, which no option can know. */
 static void put_address(struct api_call *c, const char *id, enum picture_format format)
 {
     const char *host = c->host && *c->host ? c->host : "localhost";
@@ -195,6 +198,7 @@ static void put_answer(struct api_call *c, struct img_call *g)
 
 /* ---- the queue ---- */
 
+/* A frame takes its place in the stream when its event comes, and its text when that is known. */
 static struct img_frame *frame_new(struct img_call *g)
 {
     struct img_frame *f = mem_calloc(1, sizeof *f);
@@ -280,6 +284,7 @@ static int keep(struct api_call *c, struct img_call *g, struct encode_job *j)
     return 0;
 }
 
+/* A job is done. The call may have ended (c NULL), or have failed while others of its jobs ran. */
 static void encoded(struct api_call *c, struct api_job *job)
 {
     struct encode_job *j = (struct encode_job *)job;
@@ -301,10 +306,7 @@ static void encoded(struct api_call *c, struct api_job *job)
             }
             flush(c, g);
         }
-        if (c->out.failed) {
-            c->close = true;
-            c->done = true;
-        }
+        api__check_out(c);
     }
     job_free(j);
 }
@@ -349,6 +351,7 @@ static void start_job(struct api_call *c, struct img_call *g, const struct event
     g->n_job++;
 }
 
+/* A step with or without a preview. More previews than were asked for would break clients that count: they are dropped. */
 static void on_step(struct api_call *c, struct img_call *g, const struct event *ev)
 {
     if (g->progress) {
@@ -371,6 +374,7 @@ static void on_step(struct api_call *c, struct img_call *g, const struct event *
     flush(c, g);
 }
 
+/* The engine is done; pictures may still be with the pool. */
 static void on_done(struct api_call *c, struct img_call *g, const struct event *ev)
 {
     g->ended = true;

@@ -220,7 +220,9 @@ static bool has_hole(const struct picture *p)
     return false;
 }
 
-/* Decode the mask, or take the picture's own transparency for one. *use: there is a mask. */
+/* OpenAI's masks speak by transparency: only what is fully transparent is repainted, and a file without an alpha channel
+ * says nothing. Other servers' masks speak by brightness; those come under another name, so neither is ever taken for
+ * the other. Decode the mask, or take the picture's own transparency for one. *use: there is a mask. */
 static int make_mask(struct api_call *c, struct inputs *s, bool *use)
 {
     struct input *m = &s->mask;
@@ -249,6 +251,8 @@ static int make_mask(struct api_call *c, struct inputs *s, bool *use)
     return 0;
 }
 
+/* The mask is made at the input's size and resampled by itself: its edge moves by less than an output pixel, and colours
+ * behind transparent pixels never mix into the picture. */
 static int make_pixels(struct api_call *c, struct img_call *g, struct inputs *s)
 {
     bool masked;

@@ -313,6 +313,7 @@ static const char *read_side(const char *p, int *out)
     return n ? p : NULL;
 }
 
+/* Size and shape are refused here, by field: in the engine they would only fail, and perhaps after the queue. */
 static int check_size(struct api_call *c, const struct img_call *g, const char *param)
 {
     const struct eng_image_info *im = &g->m->image;
@@ -332,6 +333,7 @@ static int check_size(struct api_call *c, const struct img_call *g, const char *
     return 0;
 }
 
+/* "size", or two numbers; both only when they agree. "auto" of an edit waits for the input's size. */
 static int get_size(struct api_call *c, struct img_call *g, json_t *o)
 {
     struct view v = {0};
@@ -407,6 +409,7 @@ void img_size_near(const struct api_call *c, struct img_call *g, int w, int h)
 
 /* ---- the rest ---- */
 
+/* Characters of valid UTF-8: all bytes but continuations. */
 static size_t count_chars(struct view v)
 {
     size_t n = 0;
@@ -496,6 +499,7 @@ static int get_seed(struct api_call *c, struct img_call *g, json_t *o)
     return 0;
 }
 
+/* The numbers of sampling. What a model does not have is refused when it is asked for, not when it is absent or off. */
 static int get_guidance(struct api_call *c, struct img_call *g, json_t *o)
 {
     const struct eng_image_info *im = &g->m->image;
@@ -523,6 +527,8 @@ static int get_guidance(struct api_call *c, struct img_call *g, json_t *o)
     return 0;
 }
 
+/* How the answer carries pictures. Base64 is the default, as with OpenAI's newer models: an address lives shorter than
+ * many clients expect. */
 static int get_format(struct api_call *c, struct img_call *g, json_t *o)
 {
     static const struct word formats[] = {
@@ -556,6 +562,7 @@ static int get_format(struct api_call *c, struct img_call *g, json_t *o)
     return 0;
 }
 
+/* What makes sense in a stream only is refused outside of one, as "stream_options" is for text. */
 static int get_stream(struct api_call *c, struct img_call *g, json_t *o)
 {
     int64_t partial = 0;
@@ -602,7 +609,9 @@ int img_params(struct api_call *c, struct img_call *g, json_t *o)
     return check_others(c, o);
 }
 
-/* ---- metadata ---- */
+/* ---- metadata ----
+ * The text that A1111 writes and that galleries, prompt managers and A1111 itself read back: prompt, "Negative prompt:"
+ * line, one line of settings. Names are A1111's own, so that they are found there. */
 
 void img_parameters(struct buf *b, const struct img_call *g, int index)
 {

@@ -40,14 +40,20 @@ static void put_model(struct buf *b, const struct api_model *m)
             (long long)m->text->n_params, (long long)m->text->file_bytes);
 }
 
+/* Text models first: clients that ask for no model by name take the first of the list for a chat. */
 int api_models(struct api_call *c)
 {
+    const char *comma = "";
     buf_str(&c->out, "{\"object\":\"list\",\"data\":[");
-    for (int i = 0; i < c->api->n_model; i++) {
-        if (i)
-            buf_char(&c->out, ',');
-        put_model(&c->out, &c->api->model[i]);
-    }
+    for (int images = 0; images < 2; images++)
+        for (int i = 0; i < c->api->n_model; i++) {
+            const struct api_model *m = &c->api->model[i];
+            if ((m->text == NULL) != (images == 1))
+                continue;
+            buf_str(&c->out, comma);
+            put_model(&c->out, m);
+            comma = ",";
+        }
     buf_str(&c->out, "]}\n");
     c->done = true;
     return 0;

@@ -38,7 +38,7 @@ const struct api_route *api_route_find(const char *method, const char *path, con
 
 /* Allocation failures while an answer is written show up as a failed buffer. A stream keeps it, with what was not
  * sent yet: the server sends that and then cuts the connection, so that nobody takes it for the end. */
-static void check_out(struct api_call *c)
+void api__check_out(struct api_call *c)
 {
     if (!c->out.failed)
         return;
@@ -53,7 +53,7 @@ void api_prepare(struct api_call *c)
     c->status = 200;
     c->out_type = "application/json";
     c->route->prepare(c);
-    check_out(c);
+    api__check_out(c);
     CHECK(c->done || c->n_req > 0);
 }
 
@@ -64,7 +64,7 @@ void api_event(struct api_call *c, int req, const struct event *ev)
         return;
     }
     c->on_event(c, req, ev);
-    check_out(c);
+    api__check_out(c);
 }
 
 void api_call_free(struct api_call *c)

@@ -9,13 +9,12 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
-from daemon import SMOLLM2, STEPD, TOP, Daemon  # noqa: E402
+from daemon import SLOW, SMOLLM2, STEPD, TOP, Daemon  # noqa: E402
 
 NEEDS = {
     "structured output": "C01 C02 C15 C39 C41 C42",
     "tools": "C30 C31 C32 C37 C40 C43 C44 C45",
     "embeddings": "C51",
-    "images": "C52",
     "a model that wants bos": "C12",
 }
 MISSING = {c: why for why, cs in NEEDS.items() for c in cs.split()}
@@ -26,16 +25,17 @@ def run(*args):
     with tempfile.TemporaryDirectory() as tmp:
         out = os.path.join(tmp, "out.json")
         subprocess.run([sys.executable, os.path.join(HERE, "run_cases.py"), "--model", "smollm2-135m", "--cases",
-                        os.path.join(HERE, "open.jsonl"), "--json", out, "--timeout", "60",
-                        "--ref-chat-tokens", "32", *args], timeout=1200, stdout=subprocess.DEVNULL)
+                        os.path.join(HERE, "open.jsonl"), "--json", out, "--timeout", str(60 * SLOW),
+                        "--ref-chat-tokens", "32", *args], timeout=1200 * SLOW, stdout=subprocess.DEVNULL)
         with open(out) as f:
             return {r["id"]: r for r in json.load(f)}
 
 
 def main():
     cmd = f"{STEPD} serve smollm2-135m={{model}} {{args}}"
-    with Daemon(model=SMOLLM2, name="smollm2-135m") as d:
-        res = run("--url", d.url, "--have", "prefill", "--server-cmd", cmd, "--gguf", SMOLLM2)
+    pictures = f"tiny-t2i={os.path.join(TOP, 'models', 'tiny-t2i')}"
+    with Daemon(pictures, model=SMOLLM2, name="smollm2-135m") as d:
+        res = run("--url", d.url, "--have", "prefill", "--image-model", "tiny-t2i", "--server-cmd", cmd, "--gguf", SMOLLM2)
     with Daemon("--api-key", "sk-case", "--cors-allow-origin", "http://ui.example", model=SMOLLM2,
                 name="smollm2-135m") as d:
         keyed = run("--url", d.url, "--key", "sk-case", "--have", "cors_allow=http://ui.example", "--only", "C47")
