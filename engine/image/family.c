@@ -1,4 +1,14 @@
-/* See family_impl.h. */
+/* See family_impl.h. The denoiser says which family it is; each family then asks for its text encoders and its
+ * autoencoder and names the one that it does not find:
+ *
+ *   Stable Diffusion 1   UNet · CLIP · AutoencoderKL                    2: OpenCLIP in CLIP's place
+ *   Stable Diffusion XL  UNet · CLIP · OpenCLIP · AutoencoderKL         refiner: without CLIP
+ *   Stable Diffusion 3   transformer · CLIP · OpenCLIP · [T5] · AutoencoderKL
+ *   FLUX.1               transformer · CLIP · T5 · AutoencoderKL
+ *   Qwen-Image           transformer · Qwen2.5-VL · its autoencoder
+ *   Z-Image              transformer · Qwen3 · AutoencoderKL
+ *
+ * Numbers that no tensor tells (scaling of the latents, noise schedule) are those of the families' folders on the hub. */
 #include "engine/image/family_impl.h"
 
 #include <math.h>
@@ -28,6 +38,7 @@ static bool is_big(const struct part *p)
            strstr(p->prefix, "clip_g");
 }
 
+/* SMALL is CLIP's own (768 wide), BIG OpenCLIP's: H of Stable Diffusion 2, bigG of XL and 3. */
 enum size { ANY, SMALL, BIG };
 
 /* The part of one of these kinds, NULL when there is none. A file beside the one that was asked for replaces what that
@@ -40,7 +51,7 @@ static const struct part *pick(const struct single *s, unsigned kinds, enum size
         const struct part *p = &s->parts.at[i];
         if (!(PART_BIT(p->kind) & kinds) || (size != ANY && is_big(p) != (size == BIG)))
             continue;
-        if (!best || (p->extra && !best->extra)) {
+        if (!best || (p->extra && !best->extra)) { /* the user put it there to be taken */
             best = p;
         } else if (p->extra == best->extra) {
             *rc = err_set(e, ERR_INVAL,
@@ -58,6 +69,7 @@ static const char *where(const struct single *s)
                                       : " in its files";
 }
 
+/* ERR_NOTFOUND: which component, what it would be, what would have shown it. */
 static int missing(const struct single *s, const char *comp, const char *what, const char *marker,
                    struct err *e)
 {
@@ -103,6 +115,7 @@ static int add(struct single *s, const char *name, const char *cls, const struct
     struct comp *c = files__add(s->f, name, cls, e);
     if (!c)
         return ERR_LIMIT;
+    /* the map points into its component, which stays where it is as long as the files are open */
     snprintf(c->prefix, sizeof c->prefix, "%s", p->prefix);
     c->arg = p->arg;
     c->map =
@@ -112,6 +125,7 @@ static int add(struct single *s, const char *name, const char *cls, const struct
     return rc;
 }
 
+/* Its class is what the configuration says: the user's may be another. */
 static int add_sched(struct single *s, enum family_sched k, struct err *e)
 {
     struct comp *c = files__add(s->f, "scheduler", "", e);
@@ -201,6 +215,7 @@ static bool looks_v(const struct part *unet)
     return sqrt(sq / (n - 1)) > 0.09;
 }
 
+/* Said by the file (modelspec, or the empty tensor "v_pred" that trainers of XL put into theirs), or guessed. */
 static bool v_prediction(const struct part *unet, bool sd2)
 {
     const char *said = source_meta(unet->src, "modelspec.prediction_type");
@@ -209,6 +224,7 @@ static bool v_prediction(const struct part *unet, bool sd2)
     return source_find(unet->src, "v_pred") || (sd2 && looks_v(unet));
 }
 
+/* An AutoencoderKL: latents = (encoded - shift) * scaling. */
 static int add_vae(struct single *s, double scaling, double shift, struct err *e)
 {
     int rc = 0;
@@ -223,6 +239,7 @@ static int add_vae(struct single *s, double scaling, double shift, struct err *e
     return rc;
 }
 
+/* What a transformer reads of a text encoder is told by its first layer for it. */
 static int check_width(const struct single *s, const struct part *text, int64_t want, struct err *e)
 {
     int64_t have = part_width(text);
@@ -233,6 +250,7 @@ static int check_width(const struct single *s, const struct part *text, int64_t 
     return file_map_prefix(e, s->path);
 }
 
+/* Where one of a pipeline's CLIPs goes. */
 struct clip_place {
     const char *name, *tokenizer, *other; /* other: a tokenizer folder that would do; may be NULL */
     bool projection;
@@ -271,6 +289,8 @@ static int add_t5(struct single *s, const struct part *p, const char *name, cons
     return rc ? rc : add_tokenizer(s, tokenizer, NULL, p, e);
 }
 
+/* The UNet tells XL by its added embedding, inpainting by nine channels (latents, mask, masked latents), the refiner by
+ * reading bigG alone, LCM by its guidance input. 2 is told from 1 by its text encoder. */
 static int open_sd(struct single *s, const struct part *unet, struct err *e)
 {
     struct buf b = {0};
@@ -298,11 +318,14 @@ static int open_sd(struct single *s, const struct part *unet, struct err *e)
     rc = rc ? rc : add_vae(s, xl ? 0.13025 : 0.18215, 0, e);
     if (rc)
         return rc;
+    if (names_has(&m, NULL, "time_embedding.cond_proj.weight"))
+        return add_sched(s, FAMILY_SCHED_LCM, e);
     return add_sched(s, (xl ? FAMILY_SCHED_XL : FAMILY_SCHED_SD) + (v ? 1 : 0), e);
 }
 
 /* ---- transformers ---- */
 
+/* Without a guidance input it is schnell, which was trained to need neither guidance nor many steps. */
 static int open_flux(struct single *s, const struct part *den, struct err *e)
 {
     struct buf b = {0};

@@ -24,6 +24,7 @@ enum family_sched {
     FAMILY_SCHED_SD_V, /* v-prediction */
     FAMILY_SCHED_XL,
     FAMILY_SCHED_XL_V,
+    FAMILY_SCHED_LCM,
     FAMILY_SCHED_FLUX,
     FAMILY_SCHED_SCHNELL,
     FAMILY_SCHED_SD3,

@@ -19,6 +19,9 @@ const char *family_sched(enum family_sched k)
         [FAMILY_SCHED_XL_V] = "{\"_class_name\":\"EulerDiscreteScheduler\"," BETAS
                               "\"prediction_type\":\"v_prediction\","
                               "\"rescale_betas_zero_snr\":true}",
+        [FAMILY_SCHED_LCM] = "{\"_class_name\":\"LCMScheduler\"," BETAS
+                             "\"original_inference_steps\":50,\"timestep_scaling\":10.0,"
+                             "\"prediction_type\":\"epsilon\"}",
         [FAMILY_SCHED_FLUX] = FLOW "\"shift\":3.0,\"use_dynamic_shifting\":true,\"base_shift\":0.5,"
                                    "\"max_shift\":1.15,\"base_image_seq_len\":256,"
                                    "\"max_image_seq_len\":4096}",

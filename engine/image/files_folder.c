@@ -36,6 +36,7 @@ bool files__is_folder(const char *path)
            S_ISREG(st.st_mode);
 }
 
+/* Component k of path's index, of class cls: folder, configuration, weights, each of which must be there. */
 static int open_comp(struct img_files *f, int k, const char *path, const char *cls, struct err *e)
 {
     char file[PATH_MAX];

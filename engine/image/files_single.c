@@ -35,6 +35,7 @@ static int is_index(const struct dirent *f)
     return ends_with(f->d_name, ".safetensors.index.json");
 }
 
+/* Shards belong together; without their index each would pass for a model with tensors missing. */
 static bool has_index(const char *dir)
 {
     struct dirent **list;
@@ -126,7 +127,7 @@ bool files__single_sniff(const char *path)
     struct stat st;
     bool found = false;
     struct single s = {.path = path};
-    /* a language model's folder: its shards need not be read to know */
+    /* a language model's folder: its shards, of gigabytes, need not be opened to know */
     if (is_dir(path) &&
         (files__join(config, sizeof config, path, "config.json", NULL) || stat(config, &st) == 0))
         return false;
@@ -140,6 +141,7 @@ bool files__single_sniff(const char *path)
     return found;
 }
 
+/* The files stay open whatever they hold: their tensors are mapped, not read. */
 int files__single(struct img_files *f, const char *path, struct err *e)
 {
     struct single s = {.f = f, .path = path};

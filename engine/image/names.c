@@ -12,7 +12,7 @@ bool names_match(const char *pattern, const char *want, struct names_cap *c)
     int k = 0;
     c->rest = "";
     for (; *pattern; pattern++) {
-        if (*pattern == '*') {
+        if (*pattern == '*') { /* may stand for nothing */
             c->rest = want;
             return true;
         }
@@ -54,6 +54,7 @@ int names_rows(const struct names_row *row, size_t n, const char *want, const ch
     int k = 0;
     while (i < n && !names_match(row[i].want, want, &c))
         i++;
+    /* rows that want the same follow each other: the slices of one tensor */
     for (size_t first = i; i < n && strcmp(row[i].want, row[first].want) == 0; i++, k++) {
         if (k == SOURCE_SLICES || !expand(slice[k].name, sizeof slice->name, at, row[i].file, &c))
             return -1;

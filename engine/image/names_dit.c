@@ -7,6 +7,11 @@
 
 #define ROWS(t) (t), sizeof(t) / sizeof *(t)
 
+/* ---- FLUX.1 ----
+ *
+ * diffusers scales, then shifts: rows [scale | shift] of norm_out.linear; the authors' file has [shift | scale], so that
+ * two slices are swapped. The modulations inside the blocks have one order in both. */
+
 static const struct names_row flux[] = {
     {"x_embedder.*", "img_in.*", 0, 0, 0},
     {"context_embedder.*", "txt_in.*", 0, 0, 0},
@@ -40,7 +45,8 @@ static const struct names_row flux_double[] = {
     {"ff_context.net.0.proj.*", "txt_mlp.0.*", 0, 0, 0},
     {"ff_context.net.2.*", "txt_mlp.2.*", 0, 0, 0},
 };
-/* linear1: as many pieces as the map's argument says. */
+/* linear1 is [q | k | v | MLP], the MLP some pieces as large as q: how many the map's argument says (-1 stands for what
+ * follows from it). One slice of several pieces needs no copy. */
 static const struct names_row flux_single[] = {
     {"norm.linear.*", "modulation.lin.*", 0, 0, 0},
     {"attn.to_q.*", "linear1.*", 0, -1, 1},
@@ -73,7 +79,10 @@ int names_flux(const struct source_map *m, const char *want, struct source_slice
     return n;
 }
 
-/* ---- Stable Diffusion 3 ---- */
+/* ---- Stable Diffusion 3 ----
+ *
+ * joint_blocks.N holds the picture's stream as x_block and the text's as context_block. attn2 is the second attention,
+ * of the picture with itself, that some blocks of 3.5 medium have. */
 
 static const struct names_row sd3[] = {
     {"pos_embed.pos_embed", "pos_embed", 0, 0, 0},
@@ -130,7 +139,10 @@ int names_sd3(const struct source_map *m, const char *want, struct source_slice 
     return n ? n : names_rows(ROWS(sd3_block), c.rest, at, slice);
 }
 
-/* ---- Z-Image ---- */
+/* ---- Z-Image ----
+ *
+ * The published folder names its embedders by patch sizes ("2-1": two latents a side, one frame). Feed-forward and norms
+ * have one name in both. */
 
 static const struct names_row zimage[] = {
     {"all_x_embedder.2-1.*", "x_embedder.*", 0, 0, 0},

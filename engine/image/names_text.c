@@ -13,6 +13,7 @@ static const char *bare(const char *want)
     return strncmp(want, MODEL, sizeof MODEL - 1) == 0 ? want + sizeof MODEL - 1 : want;
 }
 
+/* The projection lies beside "text_model.", not in it. */
 int names_clip(const struct source_map *m, const char *want, struct source_slice *slice)
 {
     if (strncmp(want, "text_projection.", 16) == 0)
@@ -20,6 +21,8 @@ int names_clip(const struct source_map *m, const char *want, struct source_slice
     return names_one(slice, "%s%s", *(const int *)m->arg ? MODEL : "", bare(want));
 }
 
+/* q, k and v are thirds of one matrix, "attn.in_proj_weight", and of one vector, "attn.in_proj_bias". The projection is
+ * asked for as "text_projection", the file's own name: it is the other way round than transformers'. */
 static const struct names_row openclip[] = {
     {"embeddings.token_embedding.*", "token_embedding.*", 0, 0, 0},
     {"embeddings.position_embedding.weight", "positional_embedding", 0, 0, 0},
@@ -40,6 +43,8 @@ int names_openclip(const struct source_map *m, const char *want, struct source_s
     return names_rows(ROWS(openclip), bare(want), "", slice);
 }
 
+/* llama.cpp's names. The table of relative positions is in the first layer alone, there as in transformers. The gate of
+ * the gated activation is wi_0; without one there is only "wi". */
 static const struct names_row t5[] = {
     {"shared.*", "token_embd.*", 0, 0, 0},
     {"encoder.embed_tokens.*", "token_embd.*", 0, 0, 0},
@@ -64,6 +69,7 @@ int names_t5_gguf(const struct source_map *m, const char *want, struct source_sl
     return names_rows(ROWS(t5), want, "", slice);
 }
 
+/* llama.cpp's names. Rows of q and k are in transformers' order: it permutes those of the Llama family alone. */
 static const struct names_row lm[] = {
     {"embed_tokens.*", "token_embd.*", 0, 0, 0},
     {"norm.*", "output_norm.*", 0, 0, 0},

@@ -6,7 +6,10 @@
 
 #define ROWS(t) (t), sizeof(t) / sizeof *(t)
 
-/* Behind "encoder." or "decoder.". */
+/* ---- AutoencoderKL: behind "encoder." or "decoder." ----
+ *
+ * Going up, "decoder.up.0" is the finest level, which is the last of diffusers' up_blocks. The middle's attention is 1x1
+ * convolutions in the file ([c, c, 1, 1]) and matrices in diffusers: readers take both. */
 static const struct names_row kl[] = {
     {"mid_block.resnets.0.*", "mid.block_1.*", 0, 0, 0},
     {"mid_block.resnets.1.*", "mid.block_2.*", 0, 0, 0},
@@ -39,18 +42,24 @@ int names_vae(const struct source_map *m, const char *want, struct source_slice 
     return names_rows(ROWS(kl), c.rest, "decoder.", slice);
 }
 
-/* ---- Wan ---- */
+/* ---- Wan ----
+ *
+ * A res block is one list, "residual": norm 0, convolution 2, norm 3, convolution 6; between them are layers without
+ * weights. downsamples counts res blocks and downsamplers alike, as diffusers' down_blocks does; upsamples too, where
+ * diffusers has levels. conv1 and conv2 at the top are the 1x1 convolutions around the latents. */
 
 static const struct names_row wan[] = {
     {"quant_conv.*", "conv1.*", 0, 0, 0},
     {"post_quant_conv.*", "conv2.*", 0, 0, 0},
 };
+/* Of either half, behind "encoder." or "decoder.". */
 static const struct names_row wan_half[] = {
     {"conv_in.*", "conv1.*", 0, 0, 0},
     {"norm_out.*", "head.0.*", 0, 0, 0},
     {"conv_out.*", "head.2.*", 0, 0, 0},
     {"mid_block.attentions.0.*", "middle.1.*", 0, 0, 0},
 };
+/* The last row: what a downsampler has (resample, time_conv) is called alike. */
 static const struct names_row wan_res[] = {
     {"norm1.*", "residual.0.*", 0, 0, 0},       {"conv1.*", "residual.2.*", 0, 0, 0},
     {"norm2.*", "residual.3.*", 0, 0, 0},       {"conv2.*", "residual.6.*", 0, 0, 0},

@@ -8,6 +8,9 @@
 
 #define TEXT_MODEL "text_model."
 
+/* `with` tells apart what shares a name: a UNet from its ControlNet (which has no way up), CLIP's text side from its
+ * vision side, T5 and Qwen in GGUF. `without` does the same for models that were made from others. */
+
 static const struct {
     enum part_kind kind;
     const char *what;
@@ -107,6 +110,7 @@ static void set_names(struct part *p)
         p->arg = names_count(&m, 8, "decoder.upsamples.#.residual.2.weight") - 1;
     if (p->kind == PART_SD3)
         p->arg = names_count(&m, 256, "joint_blocks.#.x_block.attn.qkv.weight");
+    /* pieces of single_blocks.N.linear1 that are as large as q: 7 with an MLP four times as wide */
     if (p->kind == PART_FLUX && names_has(&m, l, "single_blocks.0.linear1.weight") &&
         names_has(&m, d, "img_in.weight") && d[0] > 0)
         p->arg = (int)(l[0] / d[0]);
@@ -116,6 +120,7 @@ static void set_names(struct part *p)
     }
 }
 
+/* A few thousand names, two dozen ends: no index is worth it. */
 int parts_find(struct parts *p, struct source *src, bool extra, struct err *e)
 {
     size_t n = source_n(src);

@@ -8,6 +8,9 @@
 #define LEVELS_MAX 8
 #define LAYERS_MAX 256
 
+/* Readers of these configurations check them against the tensors, name by name and shape by shape: what can't be read
+ * off here is given as published, and a model that differs is refused there rather than drawn wrongly. */
+
 /* ---- autoencoders ---- */
 
 static void same(struct buf *b, const char *key, int n, const char *text)
@@ -25,7 +28,9 @@ static int config_kl(const struct source_map *m, double scaling, double shift, s
     int layers = names_count(m, LEVELS_MAX, "decoder.up_blocks.0.resnets.#.conv1.weight");
     buf_str(b, "{\"_class_name\":\"AutoencoderKL\",\"act_fn\":\"silu\",\"in_channels\":3,"
                "\"out_channels\":3,\"norm_num_groups\":32,\"block_out_channels\":[");
-    for (int i = n; i-- > 0;) {
+    for (int i = n;
+         i-- >
+         0;) { /* up_blocks begin with the coarsest level, block_out_channels with the finest */
         names_has(m, d, "decoder.up_blocks.%d.resnets.0.conv1.weight", i);
         buf_fmt(b, "%lld%s", (long long)d[0], i ? "," : "],");
     }
@@ -101,6 +106,7 @@ static int64_t dim_of(const struct source_map *m, int i, const char *name)
     return d[i];
 }
 
+/* Rotary axes: an eighth of a head for the image's index, the rest halved for y and x (16, 56, 56 of 128). */
 int part_config_flux(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);
@@ -165,6 +171,7 @@ int part_config_sd3(const struct part *p, struct buf *b, struct err *e)
     return 0;
 }
 
+/* Rotary axes as FLUX.1's. Patches of 2 x 2 latents are one row of the first layer's input. */
 int part_config_qwen(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);

@@ -119,6 +119,7 @@ int part_config_unet(const struct part *p, bool v_prediction, struct buf *b, str
                 "\"projection_class_embeddings_input_dim\":%lld,",
                 (long long)add[1]);
     bool res = names_has(&m, NULL, "mid_block.resnets.0.conv1.weight");
+    /* null is not the same as absent: an absent one is the usual */
     buf_str(b, mid   ? "\"mid_block_type\":\"UNetMidBlock2DCrossAttn\"}"
                : res ? "\"mid_block_type\":\"UNetMidBlock2D\"}"
                      : "\"mid_block_type\":null}");
@@ -163,6 +164,7 @@ int part_config_clip(const struct part *p, bool projection, struct buf *b, struc
     return 0;
 }
 
+/* The heads of attention are the columns of its table of relative positions. */
 int part_config_t5(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);
@@ -202,6 +204,8 @@ static double gguf_num(const struct source *s, const char *key, double def)
     return gguf_get_f32(g, name, &f, NULL) == 0 ? (double)f : def;
 }
 
+/* Sizes that shapes do not tell: in GGUF its metadata does; in safetensors they are Qwen's (heads of 128 values where
+ * no norm of one head says otherwise, theta 1e6). */
 int part_config_lm(const struct part *p, struct buf *b, struct err *e)
 {
     struct source_map m = part_map(p);

@@ -79,7 +79,9 @@ static const json_t *find(const struct config *c, const char *key)
     return json_is_null(v) ? NULL : v;
 }
 
-/* Only the first complaint is kept: later ones often follow from it. */
+/* ---- what is wrong ----
+ *
+ * A reader asks for a dozen values and checks once. Only the first complaint is kept: later ones often follow from it. */
 #define COMPLAIN(c, ...)                                                                           \
     do {                                                                                           \
         if (!(c)->first.code) {                                                                    \

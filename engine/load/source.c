@@ -117,6 +117,7 @@ int source_check_files(const struct source *s, struct err *e)
     return 0;
 }
 
+/* Whole pages only; a page that another tensor shares stays. */
 void source_drop(const struct source *s, const void *data, size_t bytes)
 {
     (void)s; /* all its data is mapped */

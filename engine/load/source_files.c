@@ -87,6 +87,8 @@ struct shards {
     size_t n;
 };
 
+/* The files that the map names, in order of their first tensor. A name that leads out of the folder is refused: the
+ * index came from somewhere else. */
 static int take_shards(struct shards *h, struct err *e)
 {
     const char *tensor;
@@ -229,6 +231,7 @@ static const char *first_of(const char *dir, const char *const *name, size_t n)
     return NULL;
 }
 
+/* An index before a single file: with both, the single file is a leftover of another download. */
 static int folder(struct source *s, const char *dir, struct err *e)
 {
     struct listing l;

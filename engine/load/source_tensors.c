@@ -31,6 +31,7 @@ static enum source_kind kind_of(enum st_dtype t, enum quant_fmt *fmt)
     }
 }
 
+/* Names are the file's own, which live as long as it is open. */
 static int add_st(struct source *s, const struct source_file *f, struct err *e)
 {
     size_t n = safetensors_n_tensor(f->st);
@@ -133,6 +134,7 @@ static int by_name(const void *x, const void *y)
     return strcmp(a->name, b->name);
 }
 
+/* Scales come last: they are looked up in the sorted list. */
 int source__tensors(struct source *s, struct err *e)
 {
     int rc = 0;
@@ -163,6 +165,7 @@ int source__tensors(struct source *s, struct err *e)
 
 /* ---- texts ---- */
 
+/* Texts in a GGUF file have no terminator; copies made now keep the source read-only later. */
 int source__meta(struct source *s, const struct gguf *g, struct err *e)
 {
     size_t n = gguf_n_kv(g);

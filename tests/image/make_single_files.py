@@ -518,9 +518,20 @@ def shapes(out):
             m = cls(*args, **kw)
         return {k: Tensor("F16", list(v.shape), None) for k, v in m.state_dict().items() if "position_ids" not in k}
 
-    def put(name, tensors, meta=None):
+    made = {}  # component -> tensors under diffusers' names, of the model that is put next
+
+    def put(name, tensors, meta=None, **texts):
         with lzma.open(os.path.join(out, "shapes", name + ".json.xz"), "wb", preset=9) as f:
             f.write(st_header(tensors, meta))
+        with lzma.open(os.path.join(out, "shapes", name + ".want.xz"), "wt", preset=9) as f:
+            for c, sd in sorted({**made, **texts}.items()):
+                for k in sorted(sd):
+                    f.write(f"{c} {k} {'x'.join(map(str, sd[k].shape))}\n")
+        made.clear()
+
+    def keep(comp, sd):
+        made[comp] = sd
+        return sd
 
     os.makedirs(os.path.join(out, "shapes"), exist_ok=True)
     d4 = ["CrossAttnDownBlock2D"] * 3 + ["DownBlock2D"]
@@ -542,11 +553,11 @@ def shapes(out):
               down_block_types=["DownEncoderBlock2D"] * 4, up_block_types=["UpDecoderBlock2D"] * 4)
 
     def un(config):
-        return under("model.diffusion_model.", unet(sd_of(diffusers.UNet2DConditionModel, **config), config))
+        return under("model.diffusion_model.", unet(keep("unet", sd_of(diffusers.UNet2DConditionModel, **config)), config))
 
     def au(prefix, **kw):
         config = dict(kl, **kw)
-        return under(prefix, vae(sd_of(diffusers.AutoencoderKL, **config), config))
+        return under(prefix, vae(keep("vae", sd_of(diffusers.AutoencoderKL, **config)), config))
 
     def text(width, layers, proj=None, **kw):
         config = transformers.CLIPTextConfig(hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers,
@@ -554,44 +565,52 @@ def shapes(out):
         return sd_of(transformers.CLIPTextModelWithProjection if proj else transformers.CLIPTextModel, config)
 
     first, l, g = "first_stage_model.", text(768, 12), text(1280, 32, 1280)
-    put("sd15", {**un(sd15), **au(first), **under("cond_stage_model.transformer.", clip(l))})
-    put("sd15-inpaint", {**un(dict(sd15, in_channels=9)), **au(first), **under("cond_stage_model.transformer.", clip(l))})
-    put("sd21", {**un(sd2), **au(first), **under("cond_stage_model.model.", openclip(text(1024, 24)))},
-        {"modelspec.prediction_type": "v"})
+    put("sd15", {**un(sd15), **au(first), **under("cond_stage_model.transformer.", clip(l))},
+        text_encoder=l)
+    put("sd15-inpaint", {**un(dict(sd15, in_channels=9)), **au(first), **under("cond_stage_model.transformer.", clip(l))},
+        text_encoder=l)
+    h = text(1024, 24)
+    put("sd21", {**un(sd2), **au(first), **under("cond_stage_model.model.", openclip(h))},
+        {"modelspec.prediction_type": "v"}, text_encoder=h)
     put("sdxl", {**un(xl), **au(first), **under("conditioner.embedders.0.transformer.", clip(l)),
-                 **under("conditioner.embedders.1.model.", openclip(g))})
-    put("sdxl-refiner", {**un(refiner), **au(first), **under("conditioner.embedders.0.model.", openclip(g))})
+                 **under("conditioner.embedders.1.model.", openclip(g))}, text_encoder=l, text_encoder_2=g)
+    put("sdxl-refiner", {**un(refiner), **au(first), **under("conditioner.embedders.0.model.", openclip(g))},
+        text_encoder_2=g)
     t5 = sd_of(transformers.T5EncoderModel, transformers.T5Config(
         d_model=4096, d_kv=64, d_ff=10240, num_layers=24, num_heads=64, feed_forward_proj="gated-gelu", vocab_size=32128))
     t5.pop("encoder.embed_tokens.weight", None)
     ae = dict(latent_channels=16, use_quant_conv=False, use_post_quant_conv=False)
     for name, guidance in (("flux-dev", True), ("flux-schnell", False)):
-        tr = flux(sd_of(diffusers.FluxTransformer2DModel, guidance_embeds=guidance))
+        tr = flux(keep("transformer", sd_of(diffusers.FluxTransformer2DModel, guidance_embeds=guidance)))
         put(name, {**under("model.diffusion_model.", tr), **au("vae.", **ae),
                    **under("text_encoders.clip_l.transformer.", clip(l)),
-                   **under("text_encoders.t5xxl.transformer.", t5)})
+                   **under("text_encoders.t5xxl.transformer.", t5)}, text_encoder=l, text_encoder_2=t5)
     q3 = sd_of(transformers.Qwen3Model, transformers.Qwen3Config(
         hidden_size=2560, intermediate_size=9728, num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, vocab_size=151936))
-    put("z-image", {**under("model.diffusion_model.", zimage(sd_of(diffusers.ZImageTransformer2DModel))),
-                    **au("vae.", **ae), **under("text_encoders.qwen3_4b.transformer.model.", q3)})
+    put("z-image", {**under("model.diffusion_model.", zimage(keep("transformer", sd_of(diffusers.ZImageTransformer2DModel)))),
+                    **au("vae.", **ae), **under("text_encoders.qwen3_4b.transformer.model.", q3)},
+        text_encoder=q3)
     q2 = sd_of(transformers.Qwen2Model, transformers.Qwen2Config(
         hidden_size=3584, intermediate_size=18944, num_hidden_layers=28, num_attention_heads=28, num_key_value_heads=4,
         vocab_size=152064))
+    lp = text(768, 12, 768)
     for name, kw in (("sd3-medium", dict(num_layers=24, num_attention_heads=24, caption_projection_dim=1536,
                                          pos_embed_max_size=192)),
                      ("sd35-large", dict(num_layers=38, num_attention_heads=38, caption_projection_dim=2432,
                                          pos_embed_max_size=192, qk_norm="rms_norm"))):
-        put(name, {**under("model.diffusion_model.", sd3(sd_of(diffusers.SD3Transformer2DModel, **kw))),
-                   **au(first, **ae), **under("text_encoders.clip_l.transformer.", clip(text(768, 12, 768))),
-                   **under("text_encoders.clip_g.transformer.", clip(g))})
-    wan = sd_of(diffusers.AutoencoderKLQwenImage)
+        put(name, {**under("model.diffusion_model.", sd3(keep("transformer", sd_of(
+            diffusers.SD3Transformer2DModel, **kw)))),
+            **au(first, **ae), **under("text_encoders.clip_l.transformer.", clip(lp)),
+            **under("text_encoders.clip_g.transformer.", clip(g))}, text_encoder=lp, text_encoder_2=g)
+    wan = keep("vae", sd_of(diffusers.AutoencoderKLQwenImage))
     from diffusers.loaders import single_file_utils
     back = single_file_utils.convert_wan_vae_to_diffusers(vae_wan(wan, {"num_res_blocks": 2}))
     assert {k: t.shape for k, t in back.items()} == {k: t.shape for k, t in wan.items()}
-    put("qwen-image", {**under("model.diffusion_model.", sd_of(diffusers.QwenImageTransformer2DModel)),
+    put("qwen-image", {**under("model.diffusion_model.", keep("transformer", sd_of(
+        diffusers.QwenImageTransformer2DModel))),
                        **under("vae.", vae_wan(wan, {"num_res_blocks": 2})),
-                       **under("text_encoders.qwen25_7b.transformer.model.", q2)})
+                       **under("text_encoders.qwen25_7b.transformer.model.", q2)}, text_encoder=q2)
 
 
 def pack(out):
