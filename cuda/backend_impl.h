@@ -84,10 +84,13 @@ struct cu_im_pair {
 /* Image ops: the layouts in force, and work space that only grows. */
 struct cu_im {
     struct image_meta meta;
+    int32_t *host; /* what `ints` holds, or NULL */
+    size_t n_int;
+    int n_layout;
     struct cu_layout layout[IMAGE_LAYOUTS];
     struct cu_im_pair pair[CU_IM_PAIRS];
     int next_pair;
-    struct grow ints, col, add, ws, pool, q, out;
+    struct grow ints, col, ws, pool, q, out;
 };
 
 struct dev {
@@ -146,8 +149,6 @@ int cu__flush(struct dev *d);
 void cu__graphs_drop(struct dev *d);
 /* A step of n rows that are not the step's. */
 int cu__lone_step(struct dev *d, int n, struct cu_step *s);
-/* Work space for a product of n rows outside the list. */
-int cu__gemm_room(struct dev *d, const struct cu_weight *w, int n);
 /* sampling.c */
 int cu__sample(struct dev *d, const struct op_sample *a);
 int cu__sample_wait(struct dev *d);

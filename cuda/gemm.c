@@ -23,8 +23,16 @@ size_t cu_linear_ws(const struct cu_weight *w, int n_row)
     return most;
 }
 
+static bool after_ok(const struct cu_linear *a, const struct cu_mat *m)
+{
+    return !m->p || (m->dt == CU_F32 && m->cols == a->dst.cols && m->ld >= m->cols);
+}
+
 static bool shape_ok(const struct cu_linear *a)
 {
+    const struct cu_after *m = &a->after;
+    if (!after_ok(a, &m->vec) || !after_ok(a, &m->add) || (m->vec.p && (!m->start || m->n_seg < 1)))
+        return false;
     return a->w && a->dst.p && a->src.p && a->dst.dt == CU_F32 && a->dst.cols == a->w->n_out &&
            a->src.cols == a->w->n_in && a->dst.ld >= a->dst.cols && a->src.ld >= a->src.cols &&
            a->w->n_out <= INT32_MAX && a->w->n_in <= INT32_MAX;
@@ -34,7 +42,7 @@ static bool shape_ok(const struct cu_linear *a)
 
 static bool lt_takes(const struct cu_linear *a, const struct cu_part *p, int n_row)
 {
-    return a->lt && !a->exact && p->rows && n_row >= LT_ROWS;
+    return a->lt && !a->exact && p->rows && n_row >= LT_ROWS && !a->after.vec.p && !a->after.add.p;
 }
 
 /* The part by cuBLASLt. Its work space comes behind the counters, which must stay zero. */

@@ -24,6 +24,7 @@ struct gemm_args {
     float *ws;
     int32_t *counter;
     const cu_count *count;
+    cu_after after;
     int32_t rows, n_in, n_out, panels, stages, splits, slow, n_pad;
 };
 
@@ -120,11 +121,11 @@ __device__ __forceinline__ void scales_of(float (&s)[4][2], float (&m)[4][2], co
     }
 }
 
-__device__ __forceinline__ float finish(const gemm_args &a, float v, int col)
+__device__ __forceinline__ float finish(const gemm_args &a, float v, int r, int col)
 {
     if (a.row_scale)
         v = __fmul_rn(v, a.row_scale[col]);
-    return a.bias ? __fadd_rn(v, a.bias[col]) : v;
+    return after_do(a.after, a.bias ? __fadd_rn(v, a.bias[col]) : v, r, col);
 }
 
 /* Run<Fmt>::go(args, row bound, stream) of the part's format. */
@@ -174,6 +175,7 @@ static inline gemm_args gemm_fill(const struct cu_linear *a, int part, int64_t c
     g.row_scale = p->row_scale;
     g.bias = a->bias ? a->bias + col : nullptr;
     g.count = s->count;
+    g.after = after_from(a->after, col);
     g.rows = (int)a->rows;
     g.n_in = (int)a->w->n_in;
     g.n_out = (int)p->n_out;

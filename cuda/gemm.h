@@ -18,7 +18,7 @@ extern "C" {
  * one for each 128 outputs x 64 rows (16 rows when there are no more). */
 int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,
                   cu_stream st);
-/* Parts that K is split into; of the matrix alone. Pure. */
+/* Parts that K is split into when the product is not steady; of the matrix alone. Pure. */
 int cu_splits(int64_t n_in_pad, int64_t n_out);
 /* gemm_wgmma.cu: the same for many rows on compute capability 9.0. src 16-byte aligned, ld a multiple of 8. */
 int cu_gemm_wgmma(const struct cu_linear *a, int part, int64_t col, const struct cu_step *s,

@@ -8,7 +8,8 @@
 
 static __global__ void __launch_bounds__(THREADS)
     gemm_f32(float *dst, int64_t ld_dst, const float *src, int64_t ld_src, const float *w,
-             const float *bias, int n_in, int n_out, const cu_count *count, int rows)
+             const float *bias, int n_in, int n_out, const cu_count *count, int rows,
+             cu_after after)
 {
     const int col = (int)blockIdx.x * THREADS + (int)threadIdx.x, r0 = (int)blockIdx.y * ROWS;
     const int n = min(rows_of(count, rows) - r0, ROWS);
@@ -23,7 +24,8 @@ static __global__ void __launch_bounds__(THREADS)
                 acc[i] = __fmaf_rn(x[i * ld_src + k], v, acc[i]);
     }
     for (int i = 0; i < n; i++)
-        dst[(int64_t)(r0 + i) * ld_dst + col] = bias ? __fadd_rn(acc[i], bias[col]) : acc[i];
+        dst[(int64_t)(r0 + i) * ld_dst + col] =
+            after_do(after, bias ? __fadd_rn(acc[i], bias[col]) : acc[i], r0 + i, col);
 }
 
 /* ------------------------------------------------------------------ launch */
@@ -45,5 +47,6 @@ extern "C" int cu_gemm_f32(const struct cu_linear *a, int part, int64_t col,
         false};
     return launched(launch(c, gemm_f32, (float *)a->dst.p + col, a->dst.ld, (const float *)a->src.p,
                            a->src.ld, (const float *)p->data, a->bias ? a->bias + col : nullptr,
-                           (int)a->w->n_in, (int)p->n_out, s->count, (int)a->rows));
+                           (int)a->w->n_in, (int)p->n_out, s->count, (int)a->rows,
+                           after_from(a->after, col)));
 }

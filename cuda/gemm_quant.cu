@@ -58,7 +58,7 @@ template <int MT> __device__ __forceinline__ void combine(const gemm_args &a, in
         float v = 0;
         for (int s = 0; s < a.splits; s++)
             v = __fadd_rn(v, a.ws[((int64_t)s * a.n_pad + r) * a.n_out + col]);
-        a.dst[(int64_t)r * a.ld_dst + col] = finish(a, v, col);
+        a.dst[(int64_t)r * a.ld_dst + col] = finish(a, v, r, col);
     }
     if (threadIdx.x == 0)
         atomicExch(counter, 0);
@@ -133,7 +133,7 @@ static __global__ void __launch_bounds__(WARPS * 32) gemm_quant(gemm_args a)
                 if (r >= n || col >= a.n_out)
                     continue;
                 if (a.splits == 1)
-                    a.dst[(int64_t)r * a.ld_dst + col] = finish(a, acc[i][t][q], col);
+                    a.dst[(int64_t)r * a.ld_dst + col] = finish(a, acc[i][t][q], r, col);
                 else
                     a.ws[((int64_t)blockIdx.z * a.n_pad + r) * a.n_out + col] = acc[i][t][q];
             }
@@ -177,7 +177,7 @@ extern "C" int cu_gemm_quant(const struct cu_linear *a, int part, int64_t col,
     const struct cu_part *p = &a->w->part[part];
     const int n = rows_max(s, a->rows);
     gemm_args g = gemm_fill(a, part, col, s);
-    g.splits = cu_splits(a->w->n_in_pad, p->n_out);
+    g.splits = a->steady ? 1 : cu_splits(a->w->n_in_pad, p->n_out);
     const int64_t counters = (int64_t)((g.panels + WARPS - 1) / WARPS) * (g.n_pad / 64);
     const size_t partial = (size_t)g.splits * (size_t)g.n_pad * (size_t)p->n_out * 4;
     if (g.splits > 1 &&

@@ -119,7 +119,7 @@ static __global__ void __launch_bounds__(256, 2)
                       col = (int)blockIdx.x * OUTS + wg * 64 + warp * 16 + lane / 4 +
                             (i >> 1 & 1) * 8;
             if (r < n && col < a.n_out)
-                a.dst[(int64_t)r * a.ld_dst + col] = finish(a, acc[j][i], col);
+                a.dst[(int64_t)r * a.ld_dst + col] = finish(a, acc[j][i], r, col);
         }
 }
 
@@ -148,7 +148,7 @@ template <class F> struct Run {
 extern "C" int cu_gemm_wgmma_takes(const struct cu_linear *a, int part, int n_row)
 {
     const int bits = a->w->part[part].bits;
-    return a->wgmma && bits != 32 && n_row >= ROWS && a->src.ld % 8 == 0 &&
+    return a->wgmma && bits != 32 && (a->steady || n_row >= ROWS) && a->src.ld % 8 == 0 &&
            (uintptr_t)a->src.p % 16 == 0;
 }
 

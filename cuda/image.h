@@ -30,7 +30,7 @@ struct cu_layout {
     int32_t n_chunk;
 };
 
-/* image_conv.cu: windows of output rows [from, from + n) to rows of dst, [k, k, c] each. */
+/* image_conv.cu: windows of output rows [from, from + n) to rows of dst, [k, k, c] each: src of a cu_linear. */
 struct cu_im2col {
     struct cu_mat dst, src; /* the same dtype; dst.cols = k * k * src.cols */
     const struct cu_layout *in, *out;
@@ -38,13 +38,6 @@ struct cu_im2col {
     int32_t k, stride, pad, up;
 };
 int cu_im2col(const struct cu_im2col *a, cu_stream st);
-/* dst += vec[segment] + add; either may be absent (p NULL); all f32. */
-struct cu_conv_post {
-    struct cu_mat dst, vec, add;
-    const struct cu_layout *out;
-};
-int cu_conv_post(const struct cu_conv_post *a, cu_stream st);
-
 /* image_norm.cu */
 struct cu_group_norm {
     struct cu_mat dst, x;

@@ -1,8 +1,7 @@
-/* cu_im2col, cu_conv_post: a convolution is windows of its input as rows, a product (cu_linear), and what is added. A
- * chunk of rows at a time, so that the windows need little memory. Exact copies; sums in one order. */
+/* cu_im2col: a convolution is windows of its input as rows, and a product (cu_linear, which adds what a convolution adds).
+ * A chunk of rows at a time, so that the windows stay in the L2 cache and need little memory. A warp an output row: its
+ * place in its map is found once. Exact copies. */
 #include "cuda/image.cuh"
-
-#define THREADS 256
 
 struct window_args {
     cu_mat dst, src;
@@ -12,53 +11,38 @@ struct window_args {
     int32_t n_seg, k, stride, pad, up, c;
 };
 
-/* V values of a tap at a time (c is a multiple of V, rows are aligned for it). */
-template <class V, int N> static __global__ void __launch_bounds__(THREADS) im2col(window_args a)
+/* V: N values of a tap (c is a multiple of N, rows are aligned for V). */
+template <class V, int N>
+static __global__ void __launch_bounds__(ROW_THREADS) im2col(window_args a)
 {
-    const int per_tap = a.c / N, per_row = a.k * a.k * per_tap;
-    const int64_t all = a.n * per_row;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all;
-         i += (int64_t)gridDim.x * THREADS) {
-        const int64_t row = a.from + i / per_row;
-        const int at = (int)(i % per_row), tap = at / per_tap, ch = at % per_tap;
+    const unsigned per_tap = (unsigned)(a.c / N), all = (unsigned)(a.k * a.k) * per_tap;
+    EACH_ROW(i, a.n)
+    {
+        const int64_t row = a.from + i;
         const int s = seg_of(a.out_start, a.n_seg, row), r = (int)(row - a.out_start[s]);
-        const int h = a.h[s], w = a.w[s];
-        const int y = r / a.out_w[s] * a.stride + tap / a.k - a.pad,
-                  x = r % a.out_w[s] * a.stride + tap % a.k - a.pad;
-        V v = {};
-        if (y >= 0 && x >= 0 && y < h && x < w) {
-            const int64_t from = a.in_start[s] + (int64_t)(y / a.up) * a.in_w[s] + x / a.up;
-            v = ((const V *)a.src.p)[from * (a.src.ld / N) + ch];
+        const int h = a.h[s], w = a.w[s], in_w = a.in_w[s], out_w = a.out_w[s];
+        const int y0 = r / out_w * a.stride - a.pad, x0 = r % out_w * a.stride - a.pad;
+        const V *src = (const V *)a.src.p + a.in_start[s] * (a.src.ld / N);
+        V *dst = (V *)a.dst.p + i * (a.dst.ld / N);
+        for (unsigned at = threadIdx.x % 32; at < all; at += 32) {
+            const unsigned tap = at / per_tap, ch = at % per_tap;
+            const int y = y0 + (int)tap / a.k, x = x0 + (int)tap % a.k;
+            V v = {};
+            if (y >= 0 && x >= 0 && y < h && x < w)
+                v = src[((int64_t)(y >> a.up) * in_w + (x >> a.up)) * (a.src.ld / N) + ch];
+            dst[at] = v;
         }
-        ((V *)a.dst.p)[(row - a.from) * (a.dst.ld / N) + at] = v;
-    }
-}
-
-static __global__ void __launch_bounds__(THREADS)
-    conv_post(cu_mat dst, cu_mat vec, cu_mat add, const int32_t *start, int n_seg, int64_t n)
-{
-    const int64_t all = n * dst.cols;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all;
-         i += (int64_t)gridDim.x * THREADS) {
-        const int64_t row = i / dst.cols;
-        const int c = (int)(i % dst.cols);
-        float v = row_at<float>(dst, row)[c];
-        if (vec.p)
-            v = __fadd_rn(v, row_at<const float>(vec, seg_of(start, n_seg, row))[c]);
-        if (add.p)
-            v = __fadd_rn(v, row_at<const float>(add, row)[c]);
-        row_at<float>(dst, row)[c] = v;
     }
 }
 
 /* ------------------------------------------------------------------ launch */
 
-#define BLOCKS_MAX 65535
-
-static unsigned blocks(int64_t n)
+/* Rows of both go in pieces of n values of `size` bytes. */
+static bool by(const struct cu_im2col *a, int n, size_t size)
 {
-    const int64_t g = (n + THREADS - 1) / THREADS;
-    return (unsigned)(g < BLOCKS_MAX ? g : BLOCKS_MAX);
+    return a->src.cols % n == 0 && a->src.ld % n == 0 && a->dst.ld % n == 0 &&
+           (uintptr_t)a->src.p % ((size_t)n * size) == 0 &&
+           (uintptr_t)a->dst.p % ((size_t)n * size) == 0;
 }
 
 extern "C" int cu_im2col(const struct cu_im2col *a, cu_stream st)
@@ -73,23 +57,12 @@ extern "C" int cu_im2col(const struct cu_im2col *a, cu_stream st)
     const struct cu_layout *size = a->up ? a->out : a->in;
     window_args w = {a->dst,    a->src,  a->in->start,  a->in->w,   a->out->start, a->out->w,
                      size->h,   size->w, a->from,       a->n,       a->in->n_seg,  a->k,
-                     a->stride, a->pad,  a->up ? 2 : 1, a->src.cols};
-    const bool four = a->src.cols % 4 == 0 && mat_vec4(&a->src) && mat_vec4(&a->dst);
-    launch_cfg c = cfg_of(dim3(blocks(a->n * a->dst.cols / (four ? 4 : 1))), THREADS, st);
+                     a->stride, a->pad,  a->up ? 1 : 0, a->src.cols};
+    const launch_cfg c = rows_cfg(a->n, 1, st);
     if (a->src.dt == CU_F32)
-        return launched(four ? launch(c, im2col<float4, 4>, w) : launch(c, im2col<float, 1>, w));
-    return launched(four ? launch(c, im2col<uint2, 4>, w) : launch(c, im2col<uint16_t, 1>, w));
-}
-
-extern "C" int cu_conv_post(const struct cu_conv_post *a, cu_stream st)
-{
-    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || !layout_ok(a->out) ||
-        (a->vec.p && (!mat_ok(&a->vec) || a->vec.cols != a->dst.cols || a->vec.dt != CU_F32)) ||
-        (a->add.p && (!mat_ok(&a->add) || a->add.cols != a->dst.cols || a->add.dt != CU_F32)))
-        return CU_BAD;
-    if (a->out->n_row == 0)
-        return 0;
-    return launched(launch(cfg_of(dim3(blocks(a->out->n_row * a->dst.cols)), THREADS, st),
-                           conv_post, a->dst, a->vec, a->add, a->out->start, a->out->n_seg,
-                           a->out->n_row));
+        return launched(by(a, 4, 4) ? launch(c, im2col<float4, 4>, w)
+                                    : launch(c, im2col<float, 1>, w));
+    return launched(by(a, 8, 2)   ? launch(c, im2col<uint4, 8>, w)
+                    : by(a, 4, 2) ? launch(c, im2col<uint2, 4>, w)
+                                  : launch(c, im2col<uint16_t, 1>, w));
 }

@@ -15,7 +15,8 @@ _Static_assert((int)IMAGE_ACT_NONE == CU_IM_NONE && (int)IMAGE_ACT_SILU == CU_IM
                    (int)IMAGE_ACT_RELU == CU_IM_RELU,
                "values of enum image_act");
 
-#define COL_BYTES (64u << 20) /* of windows at a time */
+#define COL_BYTES (32u << 20) /* of windows at a time: what an L2 cache keeps */
+#define CONV_ROWS 128         /* a tile of the products */
 
 static enum dtype mul_of(const struct dev *d)
 {
@@ -50,19 +51,39 @@ static int32_t *layout_fill(const struct image_layout *y, int32_t *p)
     return p + 2 * (n + 1);
 }
 
-int cu__image_begin(struct dev *d, const struct image_meta *m)
+/* Whether the layouts are those that the device has already: their numbers lie at `host`. */
+static bool same_layouts(const struct dev *d, const struct image_meta *m, const int32_t *host,
+                         size_t n)
 {
-    int rc = ops_check_image(m) ? ERR_INVAL : cu__flush(d);
-    size_t bytes = ints_of(m) * sizeof(int32_t);
-    if (rc || (rc = cu__grow(d, &d->im.ints, bytes + 1, false)))
-        return rc;
-    int32_t *host = mem_calloc(1, bytes + 1), *p = host, *dev = d->im.ints.p;
-    if (!host)
-        return ERR_NOMEM;
-    for (int i = 0; i < m->n_layout; i++) {
+    const struct cu_im *im = &d->im;
+    if (im->n_layout != m->n_layout || im->n_int != n || memcmp(im->host, host, n * sizeof *host))
+        return false;
+    for (int i = 0; i < m->n_layout; i++)
+        if (im->layout[i].n_seg != m->layout[i].n_seg || !im->layout[i].h != !m->layout[i].h)
+            return false;
+    return true;
+}
+
+/* Nothing is known of the device's arrays. */
+static void layouts_forget(struct dev *d)
+{
+    free(d->im.host);
+    d->im.host = NULL;
+    d->im.n_layout = -1;
+    d->im.n_int = 0;
+    d->im.meta = (struct image_meta){0};
+    for (int i = 0; i < CU_IM_PAIRS; i++)
+        d->im.pair[i].valid = false;
+}
+
+static int layouts_upload(struct dev *d, const struct image_meta *m, int32_t *host, size_t bytes)
+{
+    int rc = cu__grow(d, &d->im.ints, bytes + 1, false);
+    const int32_t *p = host;
+    for (int i = 0; i < m->n_layout && !rc; i++) {
         const struct image_layout *y = &m->layout[i];
         int n = y->n_seg;
-        int32_t *q = layout_fill(y, p), *at = dev + (p - host);
+        const int32_t *at = (const int32_t *)d->im.ints.p + (p - host);
         d->im.layout[i] = (struct cu_layout){.n_seg = n,
                                              .n_row = y->start[n],
                                              .start = at,
@@ -70,17 +91,46 @@ int cu__image_begin(struct dev *d, const struct image_meta *m)
                                              .h = y->h ? at + 2 * (n + 1) : NULL,
                                              .w = y->h ? at + 3 * (n + 1) : NULL,
                                              .n_chunk = p[2 * n + 1]};
-        p = q;
+        p += 4 * (n + 1);
     }
-    rc = cu__check(d, cudaMemcpyAsync(dev, host, bytes, cudaMemcpyHostToDevice, d->stream),
-                   "layout");
-    if (!rc) /* the host's copy goes away */
-        rc = cu__check(d, cudaStreamSynchronize(d->stream), "layout");
-    free(host);
+    /* the host's memory is pageable: it has been read when the call returns */
+    return rc ? rc
+              : cu__check(
+                    d,
+                    cudaMemcpyAsync(d->im.ints.p, host, bytes, cudaMemcpyHostToDevice, d->stream),
+                    "layout");
+}
+
+int cu__image_begin(struct dev *d, const struct image_meta *m)
+{
+    int rc = ops_check_image(m) ? ERR_INVAL : cu__flush(d);
+    if (rc)
+        return rc;
+    size_t n = ints_of(m);
+    int32_t *host = mem_calloc(n + 1, sizeof *host), *p = host;
+    if (!host) {
+        layouts_forget(d);
+        return ERR_NOMEM;
+    }
+    for (int i = 0; i < m->n_layout; i++)
+        p = layout_fill(&m->layout[i], p);
+    d->in_step = false; /* rows are no step's */
+    if (d->im.host && same_layouts(d, m, host, n)) {
+        free(host);
+        d->im.meta = *m;
+        return 0;
+    }
+    layouts_forget(d);
+    rc = layouts_upload(d, m, host, n * sizeof *host);
+    if (rc) {
+        free(host);
+        return rc;
+    }
+    d->im.host = host;
+    d->im.n_int = n;
+    d->im.n_layout = m->n_layout;
     d->im.meta = *m;
-    for (int i = 0; i < CU_IM_PAIRS; i++)
-        d->im.pair[i].valid = false;
-    return rc;
+    return 0;
 }
 
 static const struct cu_layout *layout_at(const struct dev *d, int i)
@@ -90,93 +140,79 @@ static const struct cu_layout *layout_at(const struct dev *d, int i)
 
 /* ---- convolution ---- */
 
-/* Rows of windows, or of the input itself, times the weight. */
-static int conv_chunk(struct dev *d, const struct cu_linear *l, int64_t n)
+static int conv_windows(struct dev *d, const struct op_conv *a, const struct cu_mat *src,
+                        const struct cu_mat *col, int64_t from, int64_t n)
 {
-    struct cu_step s;
-    int rc = cu__lone_step(d, (int)n, &s);
-    return rc ? rc : cu__launched(d, cu_linear(l, &s, d->stream), "conv");
+    struct cu_im2col w = {.dst = *col,
+                          .src = *src,
+                          .in = layout_at(d, a->in),
+                          .out = layout_at(d, a->out),
+                          .from = from,
+                          .n = n,
+                          .k = a->k,
+                          .stride = a->stride,
+                          .pad = a->pad,
+                          .up = a->up};
+    return cu__launched(d, cu_im2col(&w, d->stream), "im2col");
 }
 
-static int conv_product(struct dev *d, const struct op_conv *a, const struct cu_mat *dst,
-                        const struct cu_mat *src, const float *bias)
+/* Rows [from, from + n) of m, or of nothing. */
+static struct cu_mat rows_from(struct cu_mat m, int64_t from)
 {
-    const struct cu_layout *out = layout_at(d, a->out);
+    size_t size = m.dt == CU_F32 ? 4 : 2;
+    m.p = m.p ? (char *)m.p + (size_t)(from * m.ld) * size : NULL;
+    return m;
+}
+
+/* l holds all rows of dst, src and what is added; windows, or src itself, go a chunk at a time. */
+static int conv_chunks(struct dev *d, const struct op_conv *a, const struct cu_linear *all)
+{
     bool plain = a->k == 1 && a->stride == 1 && !a->up;
-    int64_t n_in = (int64_t)a->k * a->k * a->src.shape[1], ld = (n_in + 7) / 8 * 8, n = out->n_row;
-    size_t row = (size_t)ld * dtype_bytes(mul_of(d)), b_src = dtype_bytes(a->src.dtype);
-    int64_t step = (int64_t)(COL_BYTES / row) / 64 * 64;
-    step = step < 64 ? 64 : step;
+    int64_t n_in = (int64_t)a->k * a->k * a->src.shape[1], ld = (n_in + 7) / 8 * 8,
+            n = layout_at(d, a->out)->n_row;
+    size_t row = (size_t)ld * dtype_bytes(mul_of(d));
+    int64_t step = (int64_t)(COL_BYTES / row) / CONV_ROWS * CONV_ROWS;
+    step = step < CONV_ROWS ? CONV_ROWS : step;
     step = plain || step > n ? n : step;
     int rc = plain ? 0 : cu__grow(d, &d->im.col, (size_t)step * row, false);
-    if (!rc)
-        rc = cu__gemm_room(d, &a->w->w, (int)step);
-    struct cu_linear l = {.w = &a->w->w,
-                          .bias = bias,
-                          .exact = !d->loose,
-                          .wgmma = d->loose && d->cc == 90,
-                          .lt = d->lt,
-                          .ws = d->ws.p,
-                          .ws_bytes = d->ws.n};
+    const struct cu_mat col = {d->im.col.p, ld, (int32_t)mul_of(d), (int32_t)n_in};
     for (int64_t from = 0; from < n && !rc; from += step) {
         int64_t k = n - from < step ? n - from : step;
-        struct cu_mat col = {d->im.col.p, ld, (int32_t)mul_of(d), (int32_t)n_in};
-        if (plain)
-            col = (struct cu_mat){(char *)src->p + (size_t)(from * src->ld) * b_src, src->ld,
-                                  src->dt, src->cols};
-        else
-            rc = cu__launched(d,
-                              cu_im2col(&(struct cu_im2col){.dst = col,
-                                                            .src = *src,
-                                                            .in = layout_at(d, a->in),
-                                                            .out = out,
-                                                            .from = from,
-                                                            .n = k,
-                                                            .k = a->k,
-                                                            .stride = a->stride,
-                                                            .pad = a->pad,
-                                                            .up = a->up},
-                                        d->stream),
-                              "im2col");
-        l.src = col;
-        l.dst = *dst;
-        l.dst.p = (float *)dst->p + from * dst->ld;
+        struct cu_linear l = *all;
+        struct cu_step s;
+        l.dst = rows_from(l.dst, from);
+        l.after.add = rows_from(l.after.add, from);
+        l.after.row = from;
+        if (!plain)
+            rc = conv_windows(d, a, &all->src, &col, from, k);
+        l.src = plain ? all->src : col;
         if (!rc)
-            rc = conv_chunk(d, &l, k);
+            rc = cu__lone_step(d, (int)k, &s);
+        if (!rc)
+            rc = cu__launched(d, cu_linear(&l, &s, d->stream), "conv");
     }
     return rc;
 }
 
 int cu__conv(struct dev *d, const struct op_conv *a)
 {
-    struct cu_conv_post p = {.out = layout_at(d, a->out)};
-    struct cu_mat src = {0};
-    const float *bias;
+    const struct cu_layout *out = layout_at(d, a->out);
+    struct cu_linear l = {.exact = !d->loose,
+                          .wgmma = d->cc == 90,
+                          .steady = 1,
+                          .lt = d->lt,
+                          .ws = d->ws.p,
+                          .ws_bytes = d->ws.n};
     if (!a->w || ops_check_conv(a, mul_of(d), &d->im.meta, a->w->w.n_in, a->w->w.n_out) ||
-        !cu__mat(d, &a->dst, &p.dst) || !cu__mat(d, &a->src, &src) ||
-        !cu__mat(d, &a->vec, &p.vec) || !cu__mat(d, &a->add, &p.add) ||
-        !cu__vec(d, &a->bias, &bias))
+        !cu__mat(d, &a->dst, &l.dst) || !cu__mat(d, &a->src, &l.src) ||
+        !cu__mat(d, &a->vec, &l.after.vec) || !cu__mat(d, &a->add, &l.after.add) ||
+        !cu__vec(d, &a->bias, &l.bias))
         return ERR_INVAL;
+    l.w = &a->w->w;
+    l.after.start = out->start;
+    l.after.n_seg = out->n_seg;
     int rc = cu__flush(d);
-    /* dst may be add itself: then the product must not land on it. */
-    if (!rc && p.add.p == p.dst.p && p.add.p) {
-        size_t bytes = (size_t)p.out->n_row * (size_t)p.dst.cols * sizeof(float);
-        rc = cu__grow(d, &d->im.add, bytes + 1, false);
-        if (!rc)
-            rc = cu__launched(
-                d,
-                cu_act(&(struct cu_act){.dst = {d->im.add.p, p.dst.cols, CU_F32, p.dst.cols},
-                                        .x = p.add,
-                                        .n = p.out->n_row},
-                       d->stream),
-                "conv");
-        p.add = (struct cu_mat){d->im.add.p, p.dst.cols, CU_F32, p.dst.cols};
-    }
-    if (!rc)
-        rc = conv_product(d, a, &p.dst, &src, bias);
-    if (rc || (!p.vec.p && !p.add.p))
-        return rc;
-    return cu__launched(d, cu_conv_post(&p, d->stream), "conv_post");
+    return rc ? rc : conv_chunks(d, a, &l);
 }
 
 /* ---- norms ---- */
@@ -272,14 +308,12 @@ static int pair_upload(struct dev *d, struct cu_im_pair *p, bool causal)
                                .split_max = c.max_pos / CU_SPLIT_TOKENS + 1};
     rc = cu__check(d, cudaMemcpyAsync(v, h, o.all * sizeof *h, cudaMemcpyHostToDevice, d->stream),
                    "attend");
-    if (!rc)
-        rc = cu__check(d, cudaStreamSynchronize(d->stream), "attend");
-    free(h);
+    free(h); /* pageable: it has been read */
     p->valid = !rc;
     return rc;
 }
 
-/* Row tables of two layouts, made once a run. */
+/* Row tables of two layouts, made once while the layouts stay. */
 static int pair_find(struct dev *d, const struct op_attend *a, struct cu_im_pair **out)
 {
     for (int i = 0; i < CU_IM_PAIRS; i++) {
@@ -289,6 +323,7 @@ static int pair_find(struct dev *d, const struct op_attend *a, struct cu_im_pair
             return 0;
     }
     struct cu_im_pair *p = *out = &d->im.pair[d->im.next_pair++ % CU_IM_PAIRS];
+    p->valid = false;
     p->q = a->q_layout;
     p->kv = a->kv_layout;
     p->causal = a->causal;
@@ -330,6 +365,13 @@ static int pad(struct dev *d, struct cu_mat *m, struct grow *g, const struct op_
     return rc;
 }
 
+/* The kernels on tensor cores read and write two values at a time. */
+static bool pairs_aligned(const struct cu_mat *q, const struct cu_mat *dst)
+{
+    return (uintptr_t)q->p % 8 == 0 && q->ld % 2 == 0 && (uintptr_t)dst->p % 8 == 0 &&
+           dst->ld % 2 == 0;
+}
+
 static int attend_paged(struct dev *d, const struct op_attend *a, const struct cu_attend_bias *m)
 {
     struct cu_im_pair *p;
@@ -337,13 +379,14 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
     if (rc)
         return rc;
     if (!d->f32 && hd <= 256)
-        hd = (hd + 15) / 16 * 16;
+        hd = d->cc == 90 && hd <= 128 ? (hd + 63) / 64 * 64 : (hd + 15) / 16 * 16;
+    bool widen = hd != a->head_dim || !pairs_aligned(&m->q, &m->dst);
     struct cu_kv kv = {.n_layer = 1,
                        .n_kv_head = a->n_kv_head,
                        .head_dim = hd,
                        .n_block = p->n_block,
                        .dt = (int32_t)mul_of(d)};
-    rc = cu__grow(d, &d->im.pool, cu_kv_layer_block_bytes(&kv) * (size_t)kv.n_block, true);
+    rc = cu__grow(d, &d->im.pool, cu_kv_layer_block_bytes(&kv) * (size_t)kv.n_block, false);
     kv.p = d->im.pool.p;
     if (!rc)
         rc = cu__launched(d,
@@ -360,9 +403,8 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
                         .n_head = a->n_head,
                         .scale = a->scale,
                         .kv = &kv,
-                        .exact = !d->loose,
-                        .wgmma = d->loose && d->cc == 90};
-    if (!rc && hd != a->head_dim) {
+                        .wgmma = d->cc == 90}; /* no row decodes: equal bits without `exact` */
+    if (!rc && widen) {
         rc = pad(d, &o.qkv, &d->im.q, a, hd, true);
         if (!rc)
             rc = pad(d, &o.dst, &d->im.out, a, hd, false);
@@ -370,7 +412,7 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
     o.qkv.cols = (a->n_head + 2 * a->n_kv_head) * hd; /* only q is read */
     if (!rc)
         rc = cu__launched(d, cu_attn(&o, &p->step, d->stream), "attend");
-    if (rc || hd == a->head_dim)
+    if (rc || !widen)
         return rc;
     return cu__launched(d,
                         cu_pad_heads(&(struct cu_pad_heads){.dst = m->dst,
@@ -467,8 +509,8 @@ int cu__lookup(struct dev *d, const struct op_lookup *a)
 
 void cu__image_close(struct dev *d)
 {
-    struct grow *g[] = {&d->im.ints, &d->im.col, &d->im.add, &d->im.ws,
-                        &d->im.pool, &d->im.q,   &d->im.out};
+    free(d->im.host);
+    struct grow *g[] = {&d->im.ints, &d->im.col, &d->im.ws, &d->im.pool, &d->im.q, &d->im.out};
     for (size_t i = 0; i < sizeof g / sizeof *g; i++)
         cudaFree(g[i]->p);
     for (int i = 0; i < CU_IM_PAIRS; i++)

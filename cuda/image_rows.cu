@@ -40,42 +40,48 @@ static __global__ void __launch_bounds__(THREADS) rotate(rotate_args a)
     }
 }
 
-template <class T, class S>
-static __global__ void __launch_bounds__(THREADS) act_rows(cu_mat dst, cu_mat x, int64_t n, int act)
+template <class T, class S, int N>
+static __global__ void __launch_bounds__(ROW_THREADS)
+    act_rows(cu_mat dst, cu_mat x, int64_t n, int act)
 {
-    const int64_t all = n * x.cols;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all;
-         i += (int64_t)gridDim.x * THREADS) {
-        const int64_t row = i / x.cols, k = i % x.cols;
-        store1(row_at<T>(dst, row) + k, image_act(load1(row_at<const S>(x, row) + k), act));
+    EACH_ROW(row, n)
+    {
+        EACH_COL(k, x.cols, N)
+        {
+            float v[N];
+            load_n(v, row_at<const S>(x, row) + k);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                v[i] = image_act(v[i], act);
+            store_n(row_at<T>(dst, row) + k, v);
+        }
     }
 }
 
-static __global__ void __launch_bounds__(THREADS)
+template <int N>
+static __global__ void __launch_bounds__(ROW_THREADS)
     gate_add(cu_mat x, cu_mat y, cu_mat gate, const int32_t *start, int n_seg, int64_t n,
              float factor)
 {
-    const int64_t all = n * x.cols;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < all;
-         i += (int64_t)gridDim.x * THREADS) {
-        const int64_t row = i / x.cols, k = i % x.cols;
-        float f = factor;
-        if (gate.p)
-            f = __fmul_rn(f, row_at<const float>(gate, seg_of(start, n_seg, row))[k]);
-        float *p = row_at<float>(x, row) + k;
-        *p = __fmaf_rn(f, row_at<const float>(y, row)[k], *p);
+    EACH_ROW(row, n)
+    {
+        const float *g = gate.p ? row_at<const float>(gate, seg_of(start, n_seg, row)) : nullptr;
+        EACH_COL(k, x.cols, N)
+        {
+            float v[N], u[N], f[N];
+            load_n(v, row_at<const float>(x, row) + k);
+            load_n(u, row_at<const float>(y, row) + k);
+            if (g)
+                load_n(f, g + k);
+#pragma unroll
+            for (int i = 0; i < N; i++)
+                v[i] = __fmaf_rn(g ? __fmul_rn(factor, f[i]) : factor, u[i], v[i]);
+            store_n(row_at<float>(x, row) + k, v);
+        }
     }
 }
 
 /* ------------------------------------------------------------------ launch */
-
-#define BLOCKS_MAX 65535
-
-static unsigned blocks(int64_t n)
-{
-    const int64_t g = (n + THREADS - 1) / THREADS;
-    return (unsigned)(g < BLOCKS_MAX ? g : BLOCKS_MAX);
-}
 
 extern "C" int cu_rotate(const struct cu_rotate *a, cu_stream st)
 {
@@ -100,11 +106,13 @@ extern "C" int cu_act(const struct cu_act *a, cu_stream st)
         return CU_BAD;
     if (a->n == 0)
         return 0;
-    const bool to = a->dst.dt == CU_BF16, from = a->x.dt == CU_BF16;
-    auto k = to ? (from ? act_rows<bf16, bf16> : act_rows<bf16, float>)
-                : (from ? act_rows<float, bf16> : act_rows<float, float>);
-    return launched(
-        launch(cfg_of(dim3(blocks(a->n * a->x.cols)), THREADS, st), k, a->dst, a->x, a->n, a->act));
+    const bool to = a->dst.dt == CU_BF16, from = a->x.dt == CU_BF16,
+               four = rows_vec4(a->x.cols, {&a->dst, &a->x});
+    auto k = to ? (from ? (four ? act_rows<bf16, bf16, 4> : act_rows<bf16, bf16, 1>)
+                        : (four ? act_rows<bf16, float, 4> : act_rows<bf16, float, 1>))
+                : (from ? (four ? act_rows<float, bf16, 4> : act_rows<float, bf16, 1>)
+                        : (four ? act_rows<float, float, 4> : act_rows<float, float, 1>));
+    return launched(launch(rows_cfg(a->n, a->x.cols, st), k, a->dst, a->x, a->n, a->act));
 }
 
 extern "C" int cu_gate_add(const struct cu_gate_add *a, cu_stream st)
@@ -115,7 +123,8 @@ extern "C" int cu_gate_add(const struct cu_gate_add *a, cu_stream st)
         return CU_BAD;
     if (a->n == 0)
         return 0;
-    return launched(launch(cfg_of(dim3(blocks(a->n * a->x.cols)), THREADS, st), gate_add, a->x,
+    const bool four = rows_vec4(a->x.cols, {&a->x, &a->y, &a->gate});
+    return launched(launch(rows_cfg(a->n, a->x.cols, st), four ? gate_add<4> : gate_add<1>, a->x,
                            a->y, a->gate, a->l ? a->l->start : nullptr, a->l ? a->l->n_seg : 0,
                            a->n, a->factor));
 }

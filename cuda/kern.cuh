@@ -85,6 +85,38 @@ template <int WARPS> __device__ __forceinline__ float block_sum(float v, float *
     return t;
 }
 
+/* The segment of a row: start[s] <= row < start[s + 1]; empty segments are passed over. */
+__device__ __forceinline__ int seg_of(const int32_t *start, int n_seg, int64_t row)
+{
+    int lo = 0, hi = n_seg - 1;
+    while (lo < hi) {
+        const int mid = (lo + hi) / 2;
+        if (row < start[mid + 1])
+            hi = mid;
+        else
+            lo = mid + 1;
+    }
+    return lo;
+}
+
+/* A product's value v of row r and column col, before it is stored. */
+__device__ __forceinline__ float after_do(const cu_after &a, float v, int r, int col)
+{
+    if (a.vec.p)
+        v = __fadd_rn(
+            v, ((const float *)a.vec.p)[seg_of(a.start, a.n_seg, a.row + r) * a.vec.ld + col]);
+    if (a.add.p)
+        v = __fadd_rn(v, ((const float *)a.add.p)[r * a.add.ld + col]);
+    return v;
+}
+/* Of the columns from `col` on. */
+static inline cu_after after_from(cu_after a, int64_t col)
+{
+    a.vec.p = a.vec.p ? (float *)a.vec.p + col : nullptr;
+    a.add.p = a.add.p ? (float *)a.add.p + col : nullptr;
+    return a;
+}
+
 /* Launchers. */
 static inline bool mat_ok(const cu_mat *m)
 {

@@ -80,7 +80,16 @@ struct cu_embed {
 };
 int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_stream st);
 
-/* dst = src * w^T + bias; gemm.c picks among gemm_quant.cu, gemm_f32.cu, gemm_wgmma.cu and gemm_lt.c. */
+/* What a product adds to its rows before it stores them: vec[segment of the row], then add[row]; p NULL = absent. */
+struct cu_after {
+    struct cu_mat vec, add; /* f32; add may be dst itself */
+    const int32_t
+        *start; /* device [n_seg + 1], first row of each segment; the product's row 0 is `row` */
+    int32_t n_seg;
+    int64_t row;
+};
+
+/* dst = src * w^T + bias (+ after); gemm.c picks among gemm_quant.cu, gemm_f32.cu, gemm_wgmma.cu and gemm_lt.c. */
 struct cu_linear {
     struct cu_mat dst; /* f32 */
     struct cu_mat src; /* f32 for f32-packed weights, else bf16 */
@@ -91,8 +100,11 @@ struct cu_linear {
         ws; /* split-K partial sums and counters; zeroed once at open, left zeroed counters by every launch */
     size_t ws_bytes;
     int32_t
-        wgmma; /* the device is of compute capability 9.0, and equal bits whatever the row bound are not asked for */
+        wgmma; /* the device is of compute capability 9.0, and the product is steady or need not have equal bits */
     int32_t exact; /* batch invariant: lt is not used */
+    int32_t
+        steady; /* image steps: one kernel whatever the number of rows and K not split, so that wgmma keeps bits equal too */
+    struct cu_after after; /* lt is not used with it */
     /* NULL or cuBLASLt (cuda/lt_api.h): takes parts of a weight planned for it, from 64 rows of the launch bound on. It
      * reads and writes all rows of the bound, so src and dst must have them. */
     struct cu_lt *lt;

@@ -81,7 +81,8 @@ int cu__linear(struct dev *d, const struct op_linear *a)
     if (!r)
         return ERR_NOMEM;
     r->u.linear.w = &a->w->w;
-    r->u.linear.wgmma = d->loose && d->cc == 90;
+    r->u.linear.steady = !d->in_step; /* an image step's */
+    r->u.linear.wgmma = d->cc == 90 && (d->loose || !d->in_step);
     r->u.linear.exact = !d->loose;
     r->u.linear.lt = d->lt;
     r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);

@@ -76,14 +76,6 @@ int cu__lone_step(struct dev *d, int n, struct cu_step *s)
         "count");
 }
 
-int cu__gemm_room(struct dev *d, const struct cu_weight *w, int n)
-{
-    size_t bytes = cu_linear_ws(w, n);
-    if (bytes > d->ws.n)
-        cu__graphs_drop(d);
-    return cu__grow(d, &d->ws, bytes, true);
-}
-
 static int launch_all(struct dev *d)
 {
     int rc = 0;
@@ -104,7 +96,7 @@ static int workspace(struct dev *d)
     for (int i = 0; i < d->n_rec; i++) {
         const struct rec *r = &d->rec[i];
         size_t n = 0;
-        if (r->kind == REC_LINEAR)
+        if (r->kind == REC_LINEAR && !r->u.linear.steady)
             n = cu_linear_ws(r->u.linear.w, r->lone                             ? r->lone
                                             : r->u.linear.rows == CU_ROWS_LOGIT ? d->step.logit_max
                                                                                 : d->step.row_max);
