@@ -12,7 +12,8 @@
 
 struct level {
     int64_t width;
-    int depth; /* transformer blocks of an attention; 0: none going down */
+    int layers; /* res blocks going down */
+    int depth;  /* transformer blocks of an attention; 0: none going down */
     bool attn_down, attn_up;
 };
 
@@ -32,6 +33,7 @@ static int levels(const struct source_map *m, struct level *v)
         snprintf(block, sizeof block, "down_blocks.%d", i);
         names_has(m, d, "%s.resnets.0.conv1.weight", block);
         v[i].width = d[0];
+        v[i].layers = names_count(m, LEVELS_MAX, "%s.resnets.#.conv1.weight", block);
         v[i].depth = depth_of(m, block);
         v[i].attn_down = names_has(m, NULL, "%s.attentions.0.proj_in.weight", block);
         v[i].attn_up = names_has(m, NULL, "up_blocks.%d.attentions.0.proj_in.weight", n - 1 - i);
@@ -56,7 +58,14 @@ static void per_level(struct buf *b, const struct level *v, int n, int mid, bool
     buf_str(b, "\"block_out_channels\":[");
     for (int i = 0; i < n; i++)
         buf_fmt(b, "%s%lld", i ? "," : "", (long long)v[i].width);
-    buf_str(b, "],\"transformer_layers_per_block\":[");
+    buf_str(b, "],\"layers_per_block\":");
+    bool alike = true;
+    for (int i = 1; i < n; i++)
+        alike &= v[i].layers == v[0].layers;
+    for (int i = 0; i < (alike ? 1 : n); i++)
+        buf_fmt(b, "%s%d", alike ? "" : i ? "," : "[", v[i].layers);
+    buf_str(b,
+            alike ? ",\"transformer_layers_per_block\":[" : "],\"transformer_layers_per_block\":[");
     for (int i = 0; i < n; i++) /* the middle has what the last level says */
         buf_fmt(b, "%s%d", i ? "," : "", v[i].depth ? v[i].depth : i == n - 1 && mid ? mid : 1);
     buf_str(b, "],\"attention_head_dim\":");
@@ -89,9 +98,8 @@ int part_config_unet(const struct part *p, bool v_prediction, struct buf *b, str
     struct level v[LEVELS_MAX] = {{0}};
     int64_t in[SOURCE_DIMS] = {0}, out[SOURCE_DIMS] = {0}, add[SOURCE_DIMS] = {0}, d[SOURCE_DIMS];
     int n = levels(&m, v), mid = depth_of(&m, "mid_block");
-    int layers = names_count(&m, LEVELS_MAX, "down_blocks.0.resnets.#.conv1.weight");
     bool ends = names_has(&m, in, "conv_in.weight") && names_has(&m, out, "conv_out.weight");
-    if (!n || !layers || !ends)
+    if (!n || !ends)
         return err_set(e, ERR_UNSUPPORTED, "the UNet's blocks are not those of Stable Diffusion");
     bool linear = names_has(&m, d, "mid_block.attentions.0.proj_in.weight") && d[2] == 0;
     for (int i = 0; i < n && !mid; i++)
@@ -100,10 +108,10 @@ int part_config_unet(const struct part *p, bool v_prediction, struct buf *b, str
     bool xl = names_has(&m, add, "add_embedding.linear_1.weight");
     buf_fmt(b,
             "{\"_class_name\":\"UNet2DConditionModel\",\"act_fn\":\"silu\",\"in_channels\":%lld,"
-            "\"out_channels\":%lld,\"layers_per_block\":%d,\"cross_attention_dim\":%lld,"
+            "\"out_channels\":%lld,\"cross_attention_dim\":%lld,"
             "\"norm_num_groups\":32,\"norm_eps\":1e-05,\"flip_sin_to_cos\":true,\"freq_shift\":0,"
             "\"sample_size\":%d,\"use_linear_projection\":%s,",
-            (long long)in[1], (long long)out[0], layers, (long long)context(&m, n),
+            (long long)in[1], (long long)out[0], (long long)context(&m, n),
             xl             ? 128
             : v_prediction ? 96
                            : 64,

@@ -266,6 +266,91 @@ static void test_gguf_config(void **state)
     img_files_close(f);
 }
 
+/* ---- UNets of other shapes, in a file of their own ---- */
+
+/* The key in both, as whole numbers or as texts. */
+static void same_key(struct config *a, struct config *b, const char *key)
+{
+    assert_int_equal(config_has(a, key), config_has(b, key));
+    if (!config_has(a, key))
+        return;
+    bool list = config_null_at(a, key, 0) || strstr(key, "block") != NULL;
+    if (strstr(key, "_type") && !strstr(key, "_types")) {
+        assert_string_equal(config_str(a, key, ""), config_str(b, key, ""));
+        return;
+    }
+    assert_int_equal(config_len(a, key), config_len(b, key));
+    for (int i = 0; list && i < config_len(a, key); i++)
+        if (strstr(key, "_types"))
+            assert_string_equal(config_str_at(a, key, i), config_str_at(b, key, i));
+        else
+            assert_int_equal(config_int_at(a, key, i, 0, 1 << 16),
+                             config_int_at(b, key, i, 0, 1 << 16));
+    if (!list)
+        assert_int_equal(config_int(a, key, 0, 0, 1 << 16), config_int(b, key, 0, 0, 1 << 16));
+}
+
+static void test_unets(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *name, *pipeline, *scheduler;
+    } cases[] = {
+        {"unet-lcm", "StableDiffusionPipeline", "LCMScheduler"},
+        {"unet-nomid", "StableDiffusionPipeline", "PNDMScheduler"},
+        {"unet-ssd", "StableDiffusionPipeline", "PNDMScheduler"},
+        {"unet-sd2", "StableDiffusionPipeline", "PNDMScheduler"},
+        {"unet-refiner", "StableDiffusionXLPipeline", "EulerDiscreteScheduler"},
+        {"unet-inpaint", "StableDiffusionInpaintPipeline", "PNDMScheduler"},
+    };
+    static const char *const keys[] = {
+        "in_channels",
+        "out_channels",
+        "block_out_channels",
+        "layers_per_block",
+        "cross_attention_dim",
+        "time_cond_proj_dim",
+        "down_block_types",
+        "up_block_types",
+        "mid_block_type",
+        "addition_embed_type",
+        "projection_class_embeddings_input_dim",
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char root[TREE_PATH], file[TREE_PATH];
+        struct err e = {0};
+        struct config *want = NULL;
+        size_t n;
+        snprintf(root, sizeof root, "%s", tree_path(dir, "unet"));
+        snprintf(file, sizeof file, DATA "%s/diffusion_pytorch_model.safetensors", cases[i].name);
+        char *p = unxz_read(file, &n);
+        assert_non_null(p);
+        tree_put(root, "u.safetensors", p, n);
+        free(p);
+        tree_copy(DATA "sdxl/text_encoder", tree_path(root, "text_encoder"));
+        tree_copy(DATA "sdxl/text_encoder_2", tree_path(root, "text_encoder_2"));
+        assert_int_equal(rename(tree_path(root, "text_encoder_2/model.safetensors"),
+                                tree_path(root, "text_encoder_2/clip_g.safetensors")),
+                         0);
+        tree_copy(DATA "sdxl/vae", tree_path(root, "vae"));
+        tree_copy(tree_path(dir, "sd15/tokenizer"), tree_path(root, "tokenizer"));
+        struct img_files *f = open_ok(root);
+        assert_string_equal(f->pipeline, cases[i].pipeline);
+        assert_string_equal(img_files_comp(f, "scheduler")->cls, cases[i].scheduler);
+        snprintf(file, sizeof file, DATA "%s/config.json", cases[i].name);
+        assert_int_equal(config_open(&want, file, &e), 0);
+        struct config *got = img_files_comp(f, "unet")->cfg;
+        for (size_t k = 0; k < sizeof keys / sizeof *keys; k++)
+            same_key(want, got, keys[k]);
+        assert_int_equal(config_error(want, &e), 0);
+        if (config_error(got, &e))
+            fail_msg("%s: %s", cases[i].name, e.text);
+        config_close(want);
+        img_files_close(f);
+        tree_remove(root);
+    }
+}
+
 /* ---- what is missing or wrong in single files ---- */
 
 /* A fresh copy of a case, its name in root[TREE_PATH]. */
@@ -512,17 +597,12 @@ static void test_nomem(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),
-        cmocka_unit_test(test_pictures),
-        cmocka_unit_test(test_gguf_tokenizer),
-        cmocka_unit_test(test_gguf_config),
-        cmocka_unit_test(test_flips),
-        cmocka_unit_test(test_missing),
-        cmocka_unit_test(test_two),
-        cmocka_unit_test(test_mismatch),
-        cmocka_unit_test(test_families),
-        cmocka_unit_test(test_sniff),
-        cmocka_unit_test(test_folder),
+        cmocka_unit_test(test_same),           cmocka_unit_test(test_pictures),
+        cmocka_unit_test(test_gguf_tokenizer), cmocka_unit_test(test_gguf_config),
+        cmocka_unit_test(test_flips),          cmocka_unit_test(test_missing),
+        cmocka_unit_test(test_unets),          cmocka_unit_test(test_two),
+        cmocka_unit_test(test_mismatch),       cmocka_unit_test(test_families),
+        cmocka_unit_test(test_sniff),          cmocka_unit_test(test_folder),
         cmocka_unit_test(test_nomem),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
