@@ -32,6 +32,8 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
         a->o.max_n = REQ_N_MAX;
     if (a->o.queue_timeout_s == 0)
         a->o.queue_timeout_s = 60;
+    if (a->o.image_queue_timeout_s == 0)
+        a->o.image_queue_timeout_s = 600;
     set_default(&a->o.max_image_n, 10);
     if (a->o.max_image_n > REQ_N_MAX)
         a->o.max_image_n = REQ_N_MAX;

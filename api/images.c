@@ -60,8 +60,8 @@ static struct request *make_request(const struct api_call *c, struct img_call *g
     r->arrival_us = c->arrival_us;
     if (c->api->o.request_timeout_s > 0)
         r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
-    if (c->api->o.queue_timeout_s > 0)
-        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.queue_timeout_s * 1e6);
+    if (c->api->o.image_queue_timeout_s > 0)
+        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.image_queue_timeout_s * 1e6);
     return r;
 }
 

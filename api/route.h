@@ -20,16 +20,17 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     int max_json_depth; /* 64 */
     int max_logit_bias; /* 1024 entries */
     int64_t template_max_steps,
-        template_max_loop;     /* 1,000,000 and 10,000: see api_template_limits */
-    size_t template_max_bytes; /* 64 MiB of rendered prompt */
-    int max_stop;              /* 4 */
-    bool strict_fields;        /* unknown top-level fields are a 400, not a warning header */
-    double request_timeout_s;  /* deadline of a whole answer; 0 = none */
-    double queue_timeout_s;    /* longest wait before the first step; 60 */
-    int max_image_n;           /* pictures a request: 10 */
-    int64_t max_image_pixels;  /* width * height of a picture: 0 = the model's own limit */
-    double image_url_ttl_s;    /* response_format "url": how long a picture can be fetched; 3600 */
-    size_t image_store_bytes;  /* memory of those pictures, the oldest go first; 256 MiB */
+        template_max_loop;        /* 1,000,000 and 10,000: see api_template_limits */
+    size_t template_max_bytes;    /* 64 MiB of rendered prompt */
+    int max_stop;                 /* 4 */
+    bool strict_fields;           /* unknown top-level fields are a 400, not a warning header */
+    double request_timeout_s;     /* deadline of a whole answer; 0 = none */
+    double queue_timeout_s;       /* longest wait before the first step; 60 */
+    double image_queue_timeout_s; /* the same of pictures, which take longer; 600 */
+    int max_image_n;              /* pictures a request: 10 */
+    int64_t max_image_pixels;     /* width * height of a picture: 0 = the model's own limit */
+    double image_url_ttl_s;   /* response_format "url": how long a picture can be fetched; 3600 */
+    size_t image_store_bytes; /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e);

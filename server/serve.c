@@ -137,6 +137,7 @@ static int open_models(struct srv *s, struct err *e)
         .strict_fields = c->strict_fields,
         .request_timeout_s = c->request_timeout,
         .queue_timeout_s = c->queue_timeout > 0 ? c->queue_timeout : 1e8, /* 0 = none */
+        .image_queue_timeout_s = c->image_queue_timeout > 0 ? c->image_queue_timeout : 1e8,
         .max_image_n = (int)c->image_n_max,
         .max_image_pixels = c->image_pixels_max,
         .image_url_ttl_s = c->image_url_ttl,
