@@ -1,5 +1,6 @@
 /* Models that the API serves: names, tokenizer, chat template. Set up before calls; read-only after,
  * except api_model_ready (loop thread). */
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "api/api_impl.h"
@@ -86,6 +87,53 @@ static int read_file(const char *path, struct buf *b, struct err *e)
     return bad ? err_set(e, ERR_IO, "chat template %s: cannot be read (4 MiB at most)", path) : 0;
 }
 
+/* `word` stands in the text as a word of its own. */
+static bool names(const char *text, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = text; (p = strstr(p, word)); p += n)
+        if ((p == text || !(isalnum((unsigned char)p[-1]) || strchr("_.'\"", p[-1]))) &&
+            !(isalnum((unsigned char)p[n]) || strchr("_'\"", p[n])))
+            return true;
+    return false;
+}
+
+/* Whether a template takes the arguments of earlier calls as a text: an object then fails, or comes out in Python's
+ * spelling. */
+static bool wants_text(const struct api_template *t)
+{
+    static const char probe[] =
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
+        "\"\","
+        "\"tool_calls\":[{\"id\":\"abcdef123\",\"type\":\"function\",\"function\":{\"name\":\"f\","
+        "\"arguments\":{\"needle\":\"hay\"}}}]},{\"role\":\"tool\",\"name\":\"f\",\"tool_call_id\":"
+        "\"abcdef123\","
+        "\"content\":\"b\"}],\"tools\":null,\"bos_token\":\"\",\"eos_token\":\"\","
+        "\"add_generation_prompt\":false}";
+    struct api_template_limits lim = {0};
+    struct tm now = {.tm_mday = 1, .tm_year = 126};
+    struct buf out = {0};
+    struct err e;
+    json_t *vars = NULL;
+    bool text = false;
+    if (api__json_load(&vars, VIEW_LIT(probe), 0, NULL))
+        return false;
+    int rc = api_template_render(t, vars, &now, &lim, &out, &e);
+    json_t *fn = json_object_get(
+        json_array_get(
+            json_object_get(json_array_get(json_object_get(vars, "messages"), 1), "tool_calls"), 0),
+        "function");
+    if (rc || strstr(buf_cstr(&out), "'needle'")) {
+        buf_clear(&out);
+        text = !json_object_set_new(fn, "arguments", json_string("{\"needle\":\"hay\"}")) &&
+               !api_template_render(t, vars, &now, &lim, &out, &e) &&
+               strstr(buf_cstr(&out), "{\"needle\":\"hay\"}");
+    }
+    buf_free(&out);
+    json_decref(vars);
+    return text;
+}
+
 /* A template that does not compile is fatal when the operator named it; from the model file it only
  * disables chat, with the reason in the answer. */
 static int open_template(struct api_model *m, const char *file, struct err *e)
@@ -107,6 +155,12 @@ static int open_template(struct api_model *m, const char *file, struct err *e)
             m->tmpl_error = xstrdup(why.text);
     }
     m->developer = source && strstr(source, "developer");
+    tools_detect(source, tok_find(m->text->tok, "<think>", 7) >= 0, &m->format);
+    m->flag_enable = source && strstr(source, "enable_thinking");
+    m->flag_effort = source && strstr(source, "reasoning_effort");
+    m->flag_thinking = source && names(source, "thinking");
+    if (m->tmpl && m->format.declares)
+        m->args_text = wants_text(m->tmpl);
     buf_free(&b);
     return rc;
 }

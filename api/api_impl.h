@@ -6,6 +6,7 @@
 
 #include "api/route.h"
 #include "api/template.h"
+#include "api/tools.h"
 #include "engine/text/text_model.h"
 
 #define API_MODELS_MAX 32
@@ -18,9 +19,12 @@ struct api_model {
     char *tmpl_error;          /* why not, when the file has one that does not compile */
     int64_t created;           /* seconds since 1970, when it was added */
     bool ready;
-    int32_t n_ctx, n_vocab;      /* in force; from the engine */
-    bool developer;              /* the template knows the role of that name */
-    struct eng_image_info image; /* of an image model; known once it is ready */
+    int32_t n_ctx, n_vocab; /* in force; from the engine */
+    bool developer;         /* the template knows the role of that name */
+    bool args_text;         /* it wants arguments of earlier calls as a text, not as an object */
+    bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
+    struct chat_format format;                    /* how answers are written */
+    struct eng_image_info image;                  /* of an image model; known once it is ready */
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;

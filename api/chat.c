@@ -28,7 +28,18 @@ static const char *const known[] = {"messages",
                                     "prediction",
                                     "documents",
                                     "chat_template",
+                                    "include_reasoning",
+                                    "thinking_token_budget",
+                                    "max_reasoning_tokens",
+                                    "thinking_budget_tokens",
                                     NULL};
+
+static const char *finish_name(const struct gen_choice *ch)
+{
+    if (ch->finish == FINISH_STOP && ch->fold.n_call)
+        return "tool_calls";
+    return gen_finish_name(ch->finish);
+}
 
 static void chat_open(struct api_call *c, struct gen *g, int i)
 {
@@ -65,10 +76,14 @@ static void chat_logprobs(struct buf *b, const struct gen *g, const struct gen_c
         return;
     }
     buf_str(b, "{\"content\":[");
+    bool first = true;
     for (size_t k = from; k < to; k++) {
         const struct sample_out *t = &ch->mark[k].tok;
-        if (k > from)
+        if (ch->mark[k].hidden)
+            continue;
+        if (!first)
             buf_char(b, ',');
+        first = false;
         one_logprob(b, g, t->token, t->logprob);
         buf_str(b, ",\"top_logprobs\":[");
         for (int j = 0; j < t->n_top && j < g->n_top; j++) {
@@ -96,10 +111,69 @@ static void chat_delta(struct api_call *c, struct gen *g, int i, struct view tex
         chat_logprobs(b, g, ch, ch->mark_sent, mark_to);
         GEN_PUT(b, ",\"finish_reason\":null}");
     } else {
-        buf_fmt(b, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}",
-                gen_finish_name(ch->finish));
+        buf_fmt(b, ",\"delta\":{},\"logprobs\":null,\"finish_reason\":\"%s\"}", finish_name(ch));
     }
     gen_frame_end(c, g);
+}
+
+static void put_text(struct buf *b, const char *key, struct view text)
+{
+    buf_fmt(b, "\"%s\":", key);
+    buf_json(b, text.p, text.len);
+}
+
+static void put_reasoning(struct buf *b, const struct api_call *c, struct view text)
+{
+    const char *name = c->api->o.reasoning_field;
+    bool both = name && strcmp(name, "both") == 0;
+    put_text(b, name && !both ? name : "reasoning_content", text);
+    if (both) {
+        buf_char(b, ',');
+        put_text(b, "reasoning", text);
+    }
+}
+
+/* Reasoning and calls as they come. */
+static void chat_event(struct api_call *c, struct gen *g, int i, const struct stream_event *ev)
+{
+    struct buf *b = &c->out;
+    if (ev->kind == STREAM_CALL_END || (ev->kind == STREAM_REASONING && g->hide_reasoning))
+        return;
+    gen_frame_begin(c, g);
+    buf_fmt(b, "{\"index\":%d,\"delta\":{", i);
+    if (ev->kind == STREAM_REASONING) {
+        put_reasoning(b, c, ev->text);
+    } else if (ev->kind == STREAM_CALL_BEGIN) {
+        buf_fmt(b, "\"tool_calls\":[{\"index\":%d,\"id\":", ev->call);
+        buf_json(b, ev->id, strlen(ev->id));
+        GEN_PUT(b, ",\"type\":\"function\",\"function\":{\"name\":");
+        buf_json(b, ev->name, strlen(ev->name));
+        GEN_PUT(b, ",\"arguments\":\"\"}}]");
+    } else {
+        buf_fmt(b, "\"tool_calls\":[{\"index\":%d,\"function\":{\"arguments\":", ev->call);
+        buf_json(b, ev->text.p, ev->text.len);
+        GEN_PUT(b, "}}]");
+    }
+    GEN_PUT(b, "},\"logprobs\":null,\"finish_reason\":null}");
+    gen_frame_end(c, g);
+}
+
+static void put_calls(struct buf *b, const struct stream_fold *f)
+{
+    GEN_PUT(b, ",\"tool_calls\":[");
+    for (int k = 0; k < f->n_call; k++) {
+        const struct stream_call *t = &f->call[k];
+        if (k)
+            buf_char(b, ',');
+        GEN_PUT(b, "{\"id\":");
+        buf_json(b, t->id, strlen(t->id));
+        GEN_PUT(b, ",\"type\":\"function\",\"function\":{\"name\":");
+        buf_json(b, t->name, strlen(t->name));
+        GEN_PUT(b, ",\"arguments\":");
+        buf_json(b, buf_cstr(&t->args), t->args.len);
+        GEN_PUT(b, "}}");
+    }
+    buf_char(b, ']');
 }
 
 static void chat_choice(struct api_call *c, struct gen *g, int i)
@@ -107,10 +181,20 @@ static void chat_choice(struct api_call *c, struct gen *g, int i)
     struct gen_choice *ch = &g->choice[i];
     struct buf *b = &c->out;
     buf_fmt(b, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", i);
-    buf_json(b, buf_cstr(&ch->text), gen_text_end(ch));
-    buf_str(b, ",\"refusal\":null},\"logprobs\":");
+    if (ch->fold.n_call && !gen_text_end(ch))
+        buf_str(b, "null");
+    else
+        buf_json(b, buf_cstr(&ch->text), gen_text_end(ch));
+    buf_str(b, ",\"refusal\":null");
+    if (ch->fold.reasoning.len && !g->hide_reasoning) {
+        buf_char(b, ',');
+        put_reasoning(b, c, (struct view){ch->fold.reasoning.p, ch->fold.reasoning.len});
+    }
+    if (ch->fold.n_call)
+        put_calls(b, &ch->fold);
+    buf_str(b, "},\"logprobs\":");
     chat_logprobs(b, g, ch, 0, gen_marks_end(ch));
-    buf_fmt(b, ",\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
+    buf_fmt(b, ",\"finish_reason\":\"%s\"}", finish_name(ch));
 }
 
 static const struct gen_writer writer = {
@@ -120,6 +204,7 @@ static const struct gen_writer writer = {
     .open = chat_open,
     .delta = chat_delta,
     .choice = chat_choice,
+    .event = chat_event,
 };
 
 static int chat_limits(struct api_call *c, struct gen *g, json_t *o)
@@ -146,27 +231,31 @@ static int chat_limits(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
-/* Tools are read in a later version; asking for none of them is fine. */
-static int chat_tools(struct api_call *c, json_t *o)
+/* How much the model may think: OpenAI's reasoning_effort, and a number of tokens. */
+static int chat_reasoning(struct api_call *c, struct gen *g, json_t *o)
 {
-    json_t *tools = json_object_get(o, "tools"), *choice = json_object_get(o, "tool_choice");
-    const char *old = json_string_value(json_object_get(o, "function_call"));
-    if (json_is_object(json_object_get(o, "function_call")) ||
-        (old && strcmp(old, "none") != 0 && strcmp(old, "auto") != 0))
-        return api__bad(c, "function_call", "invalid_value",
-                        "Invalid 'function_call': there are no functions to choose from.");
-    if (tools && !json_is_null(tools) && !json_is_array(tools))
-        return api__bad(c, "tools", "invalid_type",
-                        "Invalid type for 'tools': expected an array, but got %s.",
-                        api__json_type(tools));
-    if (json_array_size(tools) > 0)
-        return api__bad(c, "tools", "unsupported_value",
-                        "Tool calling is not supported by this server.");
-    const char *word = json_string_value(choice);
-    if (choice && !json_is_null(choice) &&
-        !(word && (strcmp(word, "none") == 0 || strcmp(word, "auto") == 0)))
-        return api__bad(c, "tool_choice", "invalid_value",
-                        "Invalid 'tool_choice': there are no tools to choose from.");
+    static const char *const efforts[] = {"none", "minimal", "low", "medium",
+                                          "high", "xhigh",   "max"};
+    static const char *const budgets[] = {"thinking_token_budget", "max_reasoning_tokens",
+                                          "thinking_budget_tokens"};
+    int64_t range[2] = {-1, INT32_MAX};
+    struct view v = {0};
+    bool show = true;
+    g->think_budget = -1;
+    if (api__get_str(c, o, "reasoning_effort", &v) ||
+        api__get_bool(c, o, "include_reasoning", &show))
+        return ERR_INVAL;
+    g->hide_reasoning = !show;
+    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++)
+        if (api__get_int(c, o, budgets[i], range, &g->think_budget))
+            return ERR_INVAL;
+    for (size_t i = 0; v.p && i < sizeof efforts / sizeof *efforts; i++)
+        if (view_is(v, efforts[i]))
+            g->effort = efforts[i];
+    if (v.p && !g->effort)
+        return api__bad(c, "reasoning_effort", "invalid_value",
+                        "Invalid 'reasoning_effort': expected 'none', 'minimal', 'low', 'medium', "
+                        "'high', 'xhigh' or 'max'.");
     return 0;
 }
 
@@ -193,8 +282,12 @@ int chat_parse(struct api_call *c, struct gen *g, json_t *o)
 {
     if (!g->prompt_param)
         g->prompt_param = "messages";
-    if (chat_limits(c, g, o) || chat_tools(c, o) || chat_modalities(c, o))
+    if (chat_limits(c, g, o) || chat_tools(c, g, o) || chat_modalities(c, o) ||
+        chat_reasoning(c, g, o))
         return ERR_INVAL;
+    if (g->must_call)
+        return api__bad(c, "tool_choice", "unsupported_value",
+                        "A tool call cannot be forced by this server.");
     return gen_prompts_alloc(g, 1) ? api__nomem(c) : chat_prompt(c, g, o);
 }
 

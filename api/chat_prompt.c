@@ -4,9 +4,12 @@
  * noncharacter that occurs nowhere in the request is put inside every spelling of a control token in the
  * messages; after rendering it is taken out again and the tokenizer is told not to recognise special
  * tokens across those places. */
+#include <ctype.h>
 #include <stdlib.h>
 
 #include "api/gen.h"
+#include "api/stream_impl.h"
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 
@@ -18,6 +21,8 @@ struct chat_ctx {
     char sent[4];     /* the separator, 3 bytes of UTF-8 */
     bool any_spelled; /* some text spells a control token */
     bool developer;   /* the template knows the role */
+    bool last_calls;  /* the last message has tool calls */
+    bool as_text;     /* it knows no tools: calls and results become text */
 };
 
 static int bad_at(struct chat_ctx *x, const char *sub, const char *code, const char *text)
@@ -214,6 +219,13 @@ static bool name_ok(const char *s, size_t n)
 static int parse_arguments(struct chat_ctx *x, json_t *fn)
 {
     json_t *args = json_object_get(fn, "arguments");
+    if (x->g->m->args_text && !x->as_text) {
+        char *text = json_is_object(args) ? json_dumps(args, 0) : NULL;
+        int rc = json_is_object(args) &&
+                 (!text || json_object_set_new(fn, "arguments", json_string(text)));
+        free(text);
+        return rc ? api__nomem(x->c) : 0;
+    }
     if (!json_is_string(args))
         return 0;
     const char *s = json_string_value(args);
@@ -226,6 +238,48 @@ static int parse_arguments(struct chat_ctx *x, json_t *fn)
     if (json_is_object(v))
         return json_object_set_new(fn, "arguments", v) ? api__nomem(x->c) : 0;
     json_decref(v);
+    return 0;
+}
+
+/* Some templates take ids of 9 letters and digits only: others are mapped to such. */
+static int put_id(struct chat_ctx *x, json_t *o, const char *key)
+{
+    static const char digits[] = "0123456789abcdefghijklmnopqrstuvwxyz";
+    static const struct hash_key fixed = {0x746f6f6c2063616cu, 0x6c20696473206f66u};
+    json_t *v = json_object_get(o, key);
+    const char *s = json_string_value(v);
+    size_t n = json_string_length(v), k = 0;
+    char id[10] = "";
+    if (!x->g->m->format.family->brief_id || !s)
+        return 0;
+    while (k < n && isalnum((unsigned char)s[k]))
+        k++;
+    if (n == 9 && k == n)
+        return 0;
+    uint64_t h = hash_bytes(fixed, s, n);
+    for (int i = 0; i < 9; i++, h /= 36)
+        id[i] = digits[h % 36];
+    return json_object_set_new(o, key, json_string(id)) ? api__nomem(x->c) : 0;
+}
+
+/* Templates want to know whose result a message is; the client may have said so by the call's id only. */
+static int name_result(struct chat_ctx *x, json_t *m)
+{
+    const char *id = json_string_value(json_object_get(m, "tool_call_id"));
+    json_t *old, *tc;
+    size_t i, k;
+    if (!id || json_object_get(m, "name"))
+        return 0;
+    json_array_foreach(x->out, i, old)
+    {
+        json_array_foreach(json_object_get(old, "tool_calls"), k, tc)
+        {
+            const char *is = json_string_value(json_object_get(tc, "id"));
+            json_t *name = json_object_get(json_object_get(tc, "function"), "name");
+            if (is && strcmp(is, id) == 0 && json_object_set(m, "name", name))
+                return api__nomem(x->c);
+        }
+    }
     return 0;
 }
 
@@ -257,6 +311,8 @@ static int put_tool_calls(struct chat_ctx *x, json_t *msg, json_t *m)
                 bad_at(x, "tool_calls", "invalid_value", "each call needs a function with a name.");
         else
             rc = parse_arguments(x, fn);
+        if (!rc)
+            rc = put_id(x, tc, "id");
     }
     all = rc ? NULL : guard_all(x, copy);
     json_decref(copy);
@@ -315,13 +371,13 @@ static int one_message(struct chat_ctx *x, json_t *msg)
     if (!m || json_array_append_new(x->out, m) || json_object_set_new(m, "role", json_string(role)))
         return api__nomem(x->c);
     json_t *calls = json_object_get(msg, "tool_calls");
-    bool may_lack = json_array_size(calls) > 0 ||
-                    json_is_object(json_object_get(msg, "function_call")) ||
+    x->last_calls = json_array_size(calls) > 0;
+    bool may_lack = x->last_calls || json_is_object(json_object_get(msg, "function_call")) ||
                     json_is_string(json_object_get(msg, "refusal"));
     if (put_content(x, msg, m, may_lack && strcmp(role, "assistant") == 0) ||
-        put_strings(x, msg, m) || put_tool_calls(x, msg, m))
+        put_strings(x, msg, m) || put_tool_calls(x, msg, m) || put_id(x, m, "tool_call_id"))
         return ERR_INVAL;
-    return 0;
+    return name_result(x, m);
 }
 
 static int messages(struct chat_ctx *x, json_t *o)
@@ -371,15 +427,52 @@ static int add_kwargs(struct chat_ctx *x, json_t *o, json_t *vars)
     return bad ? api__nomem(x->c) : 0;
 }
 
+/* Variables by which templates switch reasoning; the client's own chat_template_kwargs come first. */
+static int add_effort(struct chat_ctx *x, json_t *vars)
+{
+    const struct api_model *m = x->g->m;
+    const char *effort = x->g->effort;
+    if (!effort)
+        return 0;
+    bool off = strcmp(effort, "none") == 0, bad = false;
+    if (strcmp(m->format.family->name, "harmony") == 0) {
+        if (off || strcmp(effort, "minimal") == 0)
+            effort = "low";
+        else if (strcmp(effort, "xhigh") == 0 || strcmp(effort, "max") == 0)
+            effort = "high";
+    }
+    if (m->flag_enable && !json_object_get(vars, "enable_thinking"))
+        bad |= json_object_set_new(vars, "enable_thinking", json_boolean(!off)) != 0;
+    if (m->flag_thinking && !json_object_get(vars, "thinking"))
+        bad |= json_object_set_new(vars, "thinking", json_boolean(!off)) != 0;
+    if (!json_object_get(vars, "reasoning_effort") && !(off && !m->flag_effort))
+        bad |= json_object_set_new(vars, "reasoning_effort", json_string(effort)) != 0;
+    return bad ? api__nomem(x->c) : 0;
+}
+
+static int add_tools(struct chat_ctx *x, json_t *vars)
+{
+    json_t *tools = NULL;
+    if (x->g->tools && !(tools = guard_all(x, x->g->tools)))
+        return api__nomem(x->c);
+    int bad = 0;
+    if (x->as_text)
+        bad = chat_tools_as_text(x->out, tools);
+    if (tools && !x->as_text)
+        bad |= json_object_set(vars, "tools", tools) || json_object_set(vars, "xml_tools", tools);
+    else
+        bad |= json_object_set_new(vars, "tools", json_null());
+    json_decref(tools);
+    return bad ? api__nomem(x->c) : 0;
+}
+
 static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
 {
     const struct text_model *t = x->g->m->text;
-    struct view effort = {0};
-    if (add_kwargs(x, o, vars) || api__get_str(x->c, o, "reasoning_effort", &effort))
+    if (add_kwargs(x, o, vars) || add_effort(x, vars) || add_tools(x, vars))
         return ERR_INVAL;
     /* After the client's: its arguments cannot replace these. */
     int bad = json_object_set(vars, "messages", x->out);
-    bad |= json_object_set_new(vars, "tools", json_null());
     bad |= json_object_set_new(vars, "documents", json_null());
     bad |= json_object_set_new(vars, "add_generation_prompt", json_boolean(generate));
     bad |= json_object_set_new(vars, "bos_token", token_text(t->bos_token));
@@ -388,8 +481,6 @@ static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
         bad |= json_object_set_new(vars, "unk_token", token_text(t->unk_token));
     if (t->pad_token && *t->pad_token)
         bad |= json_object_set_new(vars, "pad_token", token_text(t->pad_token));
-    if (effort.p)
-        bad |= json_object_set_new(vars, "reasoning_effort", guard(x, effort.p, effort.len));
     return bad ? api__nomem(x->c) : 0;
 }
 
@@ -397,6 +488,9 @@ static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
 static int cut_final(struct chat_ctx *x, struct buf *text)
 {
     json_t *last = json_array_get(x->out, json_array_size(x->out) - 1);
+    if (x->last_calls)
+        return api__bad(x->c, "continue_final_message", "invalid_value",
+                        "The final message ends in tool calls, so it cannot be continued.");
     struct view v = {json_string_value(json_object_get(last, "content")),
                      json_string_length(json_object_get(last, "content"))};
     while (v.len && strchr(" \t\r\n", v.p[v.len - 1])) /* templates trim */
@@ -468,6 +562,40 @@ static int render(struct chat_ctx *x, json_t *vars, struct buf *text)
               : 0;
 }
 
+/* The text's end without white space is that of `mark`. */
+static bool ends_with(const struct buf *t, const char *mark)
+{
+    size_t n = strlen(mark), len = t->len;
+    while (n && strchr(" \t\r\n", mark[n - 1]))
+        n--;
+    while (len && strchr(" \t\r\n", t->p[len - 1]))
+        len--;
+    return n && len >= n && memcmp(t->p + len - n, mark, n) == 0;
+}
+
+/* Where in the answer's format the model goes on after this prompt. */
+static void pick_format(struct chat_ctx *x, const struct buf *text, bool go_on)
+{
+    const struct chat_format *f = &x->g->m->format;
+    struct stream_opts *p = &x->g->parse;
+    uint64_t seed;
+    random_bytes(&seed, sizeof seed);
+    p->id_seed = seed;
+    p->tools = x->g->tools;
+    p->family = x->g->tools || f->family->whole ? f->family : NULL;
+    p->think_open = f->think_open;
+    p->think_close = f->think_close;
+    p->thinking = f->think_open && ends_with(text, f->think_open);
+    if (go_on && f->think_open) { /* the final message may stop within reasoning */
+        json_t *last = json_array_get(x->out, json_array_size(x->out) - 1);
+        const char *s = json_string_value(json_object_get(last, "content"));
+        const char *open = s ? strstr(s, f->think_open) : NULL;
+        p->thinking = open && !strstr(open, f->think_close);
+        if (!p->thinking)
+            p->think_open = p->think_close = NULL;
+    }
+}
+
 int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
 {
     struct chat_ctx x = {.c = c, .g = g};
@@ -489,6 +617,7 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
             c, "continue_final_message", "invalid_value",
             "'continue_final_message' and 'add_generation_prompt' cannot both be true.");
     x.developer = g->m->developer;
+    x.as_text = !g->m->format.declares;
     g->continues = go_on;
     json_t *vars = json_object();
     x.out = json_array();
@@ -503,6 +632,8 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
         rc = render(&x, vars, &text);
     if (!rc && go_on)
         rc = cut_final(&x, &text);
+    if (!rc)
+        pick_format(&x, &text, go_on);
     if (!rc)
         rc = encode(&x, &text);
     buf_free(&text);

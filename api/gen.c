@@ -42,6 +42,8 @@ void gen_free(struct api_call *c)
         return;
     for (int i = 0; g->choice && i < g->n_prompt * g->n; i++) {
         buf_free(&g->choice[i].text);
+        stream_close(g->choice[i].stream);
+        stream_fold_free(&g->choice[i].fold);
         free(g->choice[i].mark);
     }
     for (int i = 0; i < g->n_prompt; i++) {
@@ -55,6 +57,7 @@ void gen_free(struct api_call *c)
     free(g->samp.bias);
     free(g->samp.mask);
     buf_free(&g->head);
+    json_decref(g->tools);
     free(g);
     c->priv = NULL;
 }
@@ -173,6 +176,8 @@ int gen_submit(struct api_call *c, struct gen *g)
             detok_init(&ch->detok, g->m->text->tok, !g->skip_special);
             ch->detok.started = g->continues && g->prompt_logprobs < 0;
             ch->end = SIZE_MAX;
+            if (g->w->event && gen_stream_open(c, g, i * g->n + k))
+                return api__nomem(c);
         }
     }
     g->left = g->n_prompt;
@@ -259,7 +264,7 @@ static int give_up(struct api_call *c, const struct gen *g)
     return ERR_NOMEM;
 }
 
-static int add_mark(struct gen_choice *ch, struct gen_mark m)
+int gen_mark_add(struct gen_choice *ch, struct gen_mark m)
 {
     if (ch->n_mark == ch->cap_mark) {
         size_t cap = ch->cap_mark ? ch->cap_mark * 2 : 32;
@@ -275,7 +280,7 @@ static int add_mark(struct gen_choice *ch, struct gen_mark m)
 
 /* Hand out text up to `to` (streaming), with the marks that lie wholly inside. The last mark waits while bytes of
  * its token do: they may still become text of its own. */
-static void emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
+void gen_emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
 {
     struct gen_choice *ch = &g->choice[i];
     size_t marks = ch->mark_sent;
@@ -310,7 +315,7 @@ static int prompt_mark(struct gen *g, int i, const struct sample_out *tok, bool 
     }
     ch->stop_from = ch->text.len;
     struct gen_mark m = {.start = before, .end = ch->text.len, .tok = *tok, .no_logprob = first};
-    return ch->text.failed ? ERR_NOMEM : add_mark(ch, m);
+    return ch->text.failed ? ERR_NOMEM : gen_mark_add(ch, m);
 }
 
 /* Before the first of anything of choice i. 0, or ERR_NOMEM with the call ended. */
@@ -338,13 +343,13 @@ static void finish_choice(struct api_call *c, struct gen *g, int i, enum finish_
 {
     struct gen_choice *ch = &g->choice[i];
     ch->finish = why;
-    emit(c, g, i, gen_text_end(ch), true);
+    gen_emit(c, g, i, gen_text_end(ch), true);
     if (g->stream)
         g->w->delta(c, g, i, (struct view){NULL, 0}, ch->mark_sent);
 }
 
 /* Look for a stop string in what was added since `before`. */
-static bool stopped(struct gen *g, struct gen_choice *ch, size_t before)
+bool gen_stopped(struct gen *g, struct gen_choice *ch, size_t before)
 {
     size_t back = g->stop_longest ? g->stop_longest - 1 : 0;
     size_t from = before > back ? before - back : 0, len = 0;
@@ -357,6 +362,16 @@ static bool stopped(struct gen *g, struct gen_choice *ch, size_t before)
     return true;
 }
 
+static int plain_token(struct gen *g, struct gen_choice *ch, const struct sample_out *tok)
+{
+    size_t before = ch->text.len;
+    detok_push(&ch->detok, tok->token, &ch->text);
+    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = *tok};
+    if (ch->text.failed)
+        return ERR_NOMEM;
+    return g->n_top >= 0 ? gen_mark_add(ch, m) : 0;
+}
+
 static void on_token(struct api_call *c, struct gen *g, int req, const struct event *ev)
 {
     int i = req * g->n + ev->choice;
@@ -366,23 +381,21 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
     if (open_choice(c, g, i))
         return;
     size_t before = ch->text.len;
-    detok_push(&ch->detok, ev->tok.token, &ch->text);
     ch->n_out++;
-    if (ch->n_out <= g->min_tokens)
-        ch->stop_from = ch->text.len;
-    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = ev->tok};
-    if (ch->text.failed || (g->n_top >= 0 && add_mark(ch, m))) {
+    if (ch->stream ? gen_stream_token(g, ch, &ev->tok) : plain_token(g, ch, &ev->tok)) {
         give_up(c, g);
         return;
     }
-    if (stopped(g, ch, before)) {
+    if (ch->n_out <= g->min_tokens)
+        ch->stop_from = ch->text.len;
+    if (ch->stream ? ch->sink.stopped : gen_stopped(g, ch, before)) {
         add_cmd(c, (struct api_cmd){API_FINISH_CHOICE, req, ev->choice, ch->n_out});
         finish_choice(c, g, i, FINISH_STOP);
         return;
     }
     size_t lo = ch->sent > ch->stop_from ? ch->sent : ch->stop_from;
-    emit(c, g, i, ch->text.len - held_back(g, &ch->text, lo < ch->text.len ? lo : ch->text.len),
-         false);
+    gen_emit(c, g, i, ch->text.len - held_back(g, &ch->text, lo < ch->text.len ? lo : ch->text.len),
+             false);
 }
 
 static void on_prompt(struct api_call *c, struct gen *g, int req, const struct event *ev)
@@ -408,7 +421,11 @@ static void end_all(struct api_call *c, struct gen *g)
         for (int k = 0; k < g->n; k++)
             c->n_output += g->choice[i * g->n + k].n_out;
     }
-    if (g->stream) {
+    if (g->stream && g->w->end) {
+        g->w->end(c, g);
+    } else if (!g->stream && g->w->whole) {
+        g->w->whole(c, g);
+    } else if (g->stream) {
         if (g->include_usage) {
             gen_frame_begin(c, g);
             GEN_PUT(b, "],\"usage\":");
@@ -436,14 +453,21 @@ static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reas
     if (ch->finish != FINISH_NONE || open_choice(c, g, i))
         return;
     size_t before = ch->text.len;
-    detok_flush(&ch->detok, &ch->text);
-    if (ch->text.failed) {
-        give_up(c, g);
-        return;
+    if (ch->stream) {
+        if (gen_stream_finish(g, ch)) {
+            give_up(c, g);
+            return;
+        }
+    } else {
+        detok_flush(&ch->detok, &ch->text);
+        if (ch->text.failed) {
+            give_up(c, g);
+            return;
+        }
+        if (ch->n_mark)
+            ch->mark[ch->n_mark - 1].end = ch->text.len;
     }
-    if (ch->n_mark)
-        ch->mark[ch->n_mark - 1].end = ch->text.len;
-    if (stopped(g, ch, before))
+    if (ch->stream ? ch->sink.stopped : gen_stopped(g, ch, before))
         why = FINISH_STOP;
     finish_choice(c, g, i, why);
 }
@@ -487,17 +511,22 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
 
 void gen_usage(struct buf *b, const struct gen *g)
 {
-    long in = 0, out = 0, cached = 0;
+    long in = 0, out = 0, cached = 0, thought = 0;
     for (int i = 0; i < g->n_prompt; i++) {
         in += g->prompt[i].n_prompt;
         cached += g->prompt[i].n_cached;
-        for (int k = 0; k < g->n; k++)
+        for (int k = 0; k < g->n; k++) {
             out += g->choice[i * g->n + k].n_out;
+            thought += g->choice[i * g->n + k].n_reasoning;
+        }
     }
     buf_fmt(b,
             "{\"prompt_tokens\":%ld,\"completion_tokens\":%ld,\"total_tokens\":%ld,"
-            "\"prompt_tokens_details\":{\"cached_tokens\":%ld}}",
+            "\"prompt_tokens_details\":{\"cached_tokens\":%ld}",
             in, out, in + out, cached);
+    if (g->w->event)
+        buf_fmt(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":%ld}", thought);
+    buf_char(b, '}');
 }
 
 const char *gen_finish_name(enum finish_reason f)

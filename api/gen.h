@@ -6,6 +6,7 @@
 
 #include "api/api_impl.h"
 #include "api/stream.h"
+#include "api/tools.h"
 #include "engine/text/detok.h"
 
 #define GEN_STOP_MAX     16
@@ -16,6 +17,17 @@ struct gen_mark {
     size_t start, end; /* bytes; start == end while its character is incomplete */
     struct sample_out tok;
     bool no_logprob; /* the first prompt token has none */
+    /* Chats: where it stands in what the stream was given; start and end are SIZE_MAX until that is decided. */
+    size_t raw_start, raw_end;
+    bool hidden; /* no part of the answer's text: reasoning, a call */
+};
+
+/* What the events of a choice's stream come back to. */
+struct gen_sink {
+    struct api_call *c;
+    struct gen *g;
+    int i;
+    bool stopped, nomem;
 };
 
 struct gen_choice {
@@ -23,6 +35,8 @@ struct gen_choice {
     struct buf
         text; /* everything detokenised so far; of chats: the answer without reasoning and calls */
     struct stream *stream; /* chats: takes the text apart */
+    struct gen_sink sink;
+    size_t raw; /* bytes pushed into it */
     struct stream_fold
         fold;              /* chats: reasoning and calls so far (its text is not used: `text` is) */
     int32_t n_reasoning;   /* tokens of n_out within reasoning */
@@ -31,8 +45,9 @@ struct gen_choice {
     size_t stop_from;      /* no stop string is looked for before this offset (min_tokens) */
     struct gen_mark *mark; /* [n_mark], when log-probabilities are wanted */
     size_t n_mark, cap_mark, mark_sent;
-    int32_t n_out; /* tokens that count */
-    bool opened;   /* the role frame went out */
+    size_t mark_open; /* chats: marks before it have their places */
+    int32_t n_out;    /* tokens that count */
+    bool opened;      /* the role frame went out */
     enum finish_reason finish;
     size_t chars_sent; /* characters handed out: text_offset */
 };
@@ -84,7 +99,17 @@ struct gen {
     struct buf head;          /* data: {"id":..., up to "choices":[ : the same for every frame */
     const char *prompt_param; /* "messages" or "prompt" */
     const char *max_param;
-    int left; /* requests still running */
+    /* chats: how answers are taken apart (`event` and `ctx` are filled for each choice), and what to keep for it */
+    struct stream_opts parse;
+    json_t *
+        tools; /* array of {"type": "function", "function": {...}} that the model may call, or NULL */
+    bool must_call;        /* tool_choice required, or a function's name */
+    const char *only_call; /* that name (within tools), or NULL */
+    bool strict;           /* some tool asks for arguments of its schema */
+    const char *effort;    /* reasoning_effort, static storage, or NULL */
+    bool hide_reasoning;   /* it is left out of the answer */
+    int64_t think_budget;  /* reasoning tokens at most; -1: no limit */
+    int left;              /* requests still running */
 };
 
 /* Parameters shared by the endpoints. Ends the call and returns ERR_INVAL on a bad one. */
@@ -99,6 +124,17 @@ int gen_run(struct api_call *c, const struct gen_writer *w, const char *const *k
             int (*parse)(struct api_call *c, struct gen *g, json_t *o));
 void gen_event(struct api_call *c, int req, const struct event *ev);
 void gen_free(struct api_call *c);
+
+/* ---- gen.c for gen_stream.c ---- */
+/* Hand out text up to `to` (streaming), with the marks that lie wholly inside. */
+void gen_emit(struct api_call *c, struct gen *g, int i, size_t to, bool last);
+int gen_mark_add(struct gen_choice *ch, struct gen_mark m);
+/* Look for a stop string in what was added since `before`; true: the choice's end is set. */
+bool gen_stopped(struct gen *g, struct gen_choice *ch, size_t before);
+/* ---- gen_stream.c: choices of chat-like endpoints. 0 or ERR_NOMEM ---- */
+int gen_stream_open(struct api_call *c, struct gen *g, int i);
+int gen_stream_token(struct gen *g, struct gen_choice *ch, const struct sample_out *tok);
+int gen_stream_finish(struct gen *g, struct gen_choice *ch);
 
 /* ---- pieces for writers ---- */
 void gen_usage(struct buf *b, const struct gen *g);
@@ -121,6 +157,12 @@ extern const char *const gen_fields[];
 
 /* chat_prompt.c: messages -> prompt tokens. Ends the call on error. */
 int chat_prompt(struct api_call *c, struct gen *g, json_t *o);
+/* tools_request.c: "tools", "tool_choice", "parallel_tool_calls" and the old "functions" of a request. Ends the call on
+ * error. */
+int chat_tools(struct api_call *c, struct gen *g, json_t *o);
+/* tools_prompt.c: tools for a model whose template knows none: messages of a normalised list in place, an instruction
+ * ahead, calls and results as text. 0 or ERR_NOMEM. */
+int chat_tools_as_text(json_t *messages, const json_t *tools);
 /* chat.c: the parse function of gen_run for endpoints that speak chat in other words: o has the fields of a chat
  * completions request ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",
  * "max_completion_tokens", ...). g->prompt_param names the field that errors of a message speak of ("messages" when

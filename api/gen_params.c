@@ -319,7 +319,6 @@ static int refuse_unsupported(struct api_call *c, json_t *o)
                                      "regex",
                                      "ebnf",
                                      "prompt_embeds",
-                                     "functions",
                                      "audio",
                                      "prediction",
                                      "web_search_options",

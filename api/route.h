@@ -23,6 +23,7 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
         template_max_loop;        /* 1,000,000 and 10,000: see api_template_limits */
     size_t template_max_bytes;    /* 64 MiB of rendered prompt */
     int max_stop;                 /* 4 */
+    const char *reasoning_field;  /* of a chat: "reasoning_content" (NULL), "reasoning", "both" */
     bool strict_fields;           /* unknown top-level fields are a 400, not a warning header */
     double request_timeout_s;     /* deadline of a whole answer; 0 = none */
     double queue_timeout_s;       /* longest wait before the first step; 60 */

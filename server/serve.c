@@ -134,6 +134,7 @@ static int open_models(struct srv *s, struct err *e)
         .template_max_steps = c->template_max_steps,
         .template_max_loop = c->template_max_loop,
         .template_max_bytes = (size_t)c->template_max_bytes,
+        .reasoning_field = c->reasoning_field,
         .strict_fields = c->strict_fields,
         .request_timeout_s = c->request_timeout,
         .queue_timeout_s = c->queue_timeout > 0 ? c->queue_timeout : 1e8, /* 0 = none */

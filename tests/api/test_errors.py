@@ -19,6 +19,13 @@ for _ in range(62):
 VOCAB = 512
 
 
+
+def function(**kw):
+    return {"type": "function", "function": {"name": "f", **kw}}
+
+
+TOOL = function(parameters={"type": "object", "properties": {}})
+
 def chat(**kw):
     return {k: v for k, v in {"model": "m", "messages": USER, "max_tokens": 4, **kw}.items() if v is not ...}
 
@@ -145,7 +152,35 @@ ONLY_CHAT = [
     (chat(tool_choice="required"), "tool_choice", "invalid_value"),
     (chat(tool_choice={"type": "function", "function": {"name": "f"}}), "tool_choice", "invalid_value"),
     (chat(function_call={"name": "f"}), "function_call", "invalid_value"),
-    (chat(functions=[{"name": "f"}]), "functions", "unsupported_parameter"),
+    (chat(functions=[{"name": "a b"}]), "functions[0].name", "invalid_value"),
+    (chat(functions=[{"name": "f"}], function_call={"name": "g"}), "function_call.name", "invalid_value"),
+    (chat(tools=[4]), "tools[0]", "invalid_type"),
+    (chat(tools=[{}]), "tools[0].type", "missing_required_parameter"),
+    (chat(tools=[TOOL, {"type": "custom", "custom": {"name": "f"}}]), "tools[1].type", "unsupported_value"),
+    (chat(tools=[{"type": "function"}]), "tools[0].function", "missing_required_parameter"),
+    (chat(tools=[{"type": "function", "function": {}}]), "tools[0].function.name", "missing_required_parameter"),
+    (chat(tools=[{"type": "function", "function": {"name": ""}}]), "tools[0].function.name", "invalid_value"),
+    (chat(tools=[function(description=1)]), "tools[0].function.description", "invalid_type"),
+    (chat(tools=[function(parameters=[])]), "tools[0].function.parameters", "invalid_type"),
+    (chat(tools=[function(parameters={"type": "array"})]), "tools[0].function.parameters", "invalid_value"),
+    (chat(tools=[function(strict=1)]), "tools[0].function.strict", "invalid_type"),
+    (chat(tools=[TOOL], tool_choice={"type": "function", "function": {"name": "ghost"}}),
+     "tool_choice.function.name", "invalid_value"),
+    (chat(tools=[TOOL], tool_choice={"type": "function", "function": {}}),
+     "tool_choice.function.name", "missing_required_parameter"),
+    (chat(tools=[TOOL], tool_choice={"type": "custom"}), "tool_choice.type", "invalid_value"),
+    (chat(tools=[TOOL], tool_choice=3), "tool_choice", "invalid_type"),
+    (chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [
+        {"type": "function", "function": {"name": "ghost"}}]}}), "tool_choice.allowed_tools", "invalid_value"),
+    (chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "maybe", "tools": []}}),
+     "tool_choice.allowed_tools.mode", "invalid_value"),
+    (chat(tools=[TOOL], tool_choice={"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}),
+     "tool_choice.allowed_tools.tools", "invalid_type"),
+    (chat(tools=[TOOL], parallel_tool_calls="no"), "parallel_tool_calls", "invalid_type"),
+    (chat(reasoning_effort="huge"), "reasoning_effort", "invalid_value"),
+    (chat(reasoning_effort=1), "reasoning_effort", "invalid_type"),
+    (chat(thinking_token_budget="x"), "thinking_token_budget", "invalid_type"),
+    (chat(include_reasoning="x"), "include_reasoning", "invalid_type"),
     (chat(audio={"voice": "x", "format": "wav"}), "audio", "unsupported_parameter"),
     (chat(modalities=["text", "audio"]), "modalities", "unsupported_value"),
     (chat(modalities="text"), "modalities", "invalid_type"),

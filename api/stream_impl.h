@@ -1,0 +1,114 @@
+/* Private to the stream and its families of call formats. The core (stream.c) keeps what was pushed and not yet decided
+ * in a window p[0, n) and hands out text and reasoning; from an opening mark on, a family's step function reads the
+ * window. What a step decides may depend on the window's beginning only, never on where it happens to end: then
+ * the answer does not depend on how the text was cut. */
+#ifndef API_STREAM_IMPL_H
+#define API_STREAM_IMPL_H
+
+#include "api/stream.h"
+#include "api/tools.h"
+
+enum st_step {
+    ST_MORE,   /* the window is too short to decide */
+    ST_AGAIN,  /* went on: call again */
+    ST_DONE,   /* the calls are over: what follows is text */
+    ST_REJECT, /* no call after all; only before st_begin: the opening mark is text */
+};
+
+struct tool_family {
+    const char *name;
+    const char *const *open; /* NULL-terminated marks that may open calls; NULL: see `bare` */
+    const char *const
+        *control;     /* further control tokens that mean something, NULL-terminated; NULL */
+    const char *bare; /* first characters of an answer that may be calls without a mark */
+    bool whole;       /* step reads everything, text and reasoning too */
+    bool brief_id;    /* ids of 9 letters and digits, which the template asks for */
+    enum st_step (*step)(struct stream *s);
+    const void *form; /* of families that share a step: their table */
+};
+
+/* One JSON value being passed over; zeroed at its start. */
+struct st_scan {
+    int depth;
+    bool any, str, esc;
+};
+
+enum st_phase { PHASE_START, PHASE_THINK, PHASE_TEXT, PHASE_CALL };
+
+struct stream {
+    struct stream_opts o;
+    struct buf pend;   /* the window is pend[head, len) */
+    size_t head, base; /* base: offset of the window in all that was pushed */
+    const char *p;
+    size_t n;
+    bool final, failed;
+    enum st_phase phase;
+    bool lead;       /* white space before the next text is dropped */
+    bool any_text;   /* some text went out */
+    bool after_call; /* nothing but white space since a call */
+    size_t skip; /* bytes of the window's beginning that open nothing (a mark that was rejected) */
+    /* calls */
+    int n_call;
+    bool in_call, mute, began; /* began: a call of this section went out */
+    bool any_args;             /* of the open call */
+    size_t mark;               /* white space before the opening mark */
+    /* the families' own; zeroed at an opening mark */
+    struct st_own {
+        int state, which; /* which: the opening mark, -1 bare */
+        int key;          /* what the key at hand means */
+        size_t at, from;  /* offsets in the window */
+        size_t args, args_end;
+        bool array, has_args, has_name, stringy, first, think;
+        enum st_step (*step)(struct stream *s); /* another family's that took over */
+        struct st_scan scan;
+    } own;
+    struct buf name, id, key, value;
+    struct buf ids; /* that models gave so far */
+};
+
+/* ---- window ---- */
+void st_drop(struct stream *s, size_t k); /* k <= n */
+bool st_at(const struct stream *s, size_t at, const char *mark);
+/* At `at` stands a part of `mark` that the window cuts off (never once final). */
+bool st_part(const struct stream *s, size_t at, const char *mark);
+/* First of the NULL-terminated marks at or after `from`: its offset, *which; else SIZE_MAX and *safe, the offset up to
+ * which none can begin. */
+size_t st_find(const struct stream *s, size_t from, const char *const *marks, int *which,
+               size_t *safe);
+size_t st_space(const struct stream *s, size_t at); /* the first offset that is no white space */
+/* Pass over one JSON value from *at on: 1 it ends at *at, 0 more is needed, -1 there is none. */
+int st_value(const struct stream *s, size_t *at, struct st_scan *sc);
+
+/* The model has ended within `mark`, which nothing else follows. */
+bool st_cut(const struct stream *s, size_t at, const char *mark);
+
+/* ---- events ---- */
+void st_text(struct stream *s, size_t k);      /* the window's first k bytes are text; drops them */
+void st_reasoning(struct stream *s, size_t k); /* or reasoning */
+/* A call of s->name (and s->id, if not empty) begins. */
+void st_begin(struct stream *s);
+void st_args(struct stream *s, const char *p, size_t n);
+void st_end(struct stream *s, bool whole); /* whole: without arguments it has "{}" */
+/* The text of a JSON string; false: it is none. */
+bool st_text_of(struct stream *s, const char *p, size_t n, struct buf *out);
+/* Parameters of the request's tool of that name, or NULL. */
+const json_t *st_parameters(const struct stream *s, const char *name, bool *known);
+
+/* ---- families (one file each) ---- */
+enum st_step tools_json_step(struct stream *s);
+enum st_step tools_named_step(struct stream *s);
+enum st_step tools_xml_step(struct stream *s);
+enum st_step tools_python_step(struct stream *s);
+enum st_step tools_gemma_step(struct stream *s);
+enum st_step tools_harmony_step(struct stream *s);
+
+/* Form of tools_json_step. */
+struct json_form {
+    const char *close[4];     /* of each opening mark; NULL: none */
+    const char *name, *name2; /* keys */
+    const char *args, *args2;
+    bool keyed;                              /* {"NAME": {ARGUMENTS}} */
+    enum st_step (*other)(struct stream *s); /* reads what is no JSON after the mark; NULL */
+};
+
+#endif
