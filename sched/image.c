@@ -65,6 +65,7 @@ static void bury(struct image_lane *l)
     }
 }
 
+/* What a job held is free now: whoever waited for memory may try again. */
 void image__job_close(struct image_lane *l, struct ijob *j)
 {
     int at = 0;
@@ -94,6 +95,7 @@ static void take_out(struct image_lane *l, struct ireq *q)
     l->blocked = false;
 }
 
+/* q NULL: refused before it was anything. Usage counts finished pictures, also of a request that was cancelled. */
 static void emit_last(struct image_lane *l, const struct request *r, const struct ireq *q, int code,
                       const char *text)
 {
@@ -136,11 +138,13 @@ void image_lane_close(struct image_lane *l)
     free(l);
 }
 
+/* Arrival counts, not what is left: encoding and decoding cost about the same for all. */
 bool image__before(const struct ireq *a, const struct ireq *b)
 {
     return a->r->priority != b->r->priority ? a->r->priority < b->r->priority : a->order < b->order;
 }
 
+/* Sizes, steps and the rest are the engine's to judge, when the job is opened. */
 static int check_request(const struct request *r, struct err *e)
 {
     if (!r->image || !r->image->p.prompt)
@@ -174,6 +178,7 @@ void image_lane_submit(struct image_lane *l, struct request *r)
     l->blocked = false; /* it may be smaller, or more urgent, than the one that did not fit */
 }
 
+/* In a pause the engine is using the jobs of the step: they are closed when it has ended. */
 void image_lane_cancel(struct image_lane *l, uint64_t req)
 {
     struct ireq *q = l->head;
@@ -220,6 +225,7 @@ void image_lane_fail_all(struct image_lane *l, int code, const char *text)
     bury(l);
 }
 
+/* Few requests are inside, and a step takes milliseconds at least: no list by deadline. */
 static void expire(struct image_lane *l)
 {
     for (struct ireq *q = l->head, *next; q; q = next) {
@@ -277,6 +283,7 @@ static int job_open(struct image_lane *l, struct ireq *q, struct err *e)
     return 1;
 }
 
+/* In line, without passing the one that does not fit: a large picture would wait for ever behind small ones. */
 static void admit(struct image_lane *l)
 {
     struct err e = {0};
@@ -293,6 +300,7 @@ static void admit(struct image_lane *l)
     }
 }
 
+/* Requests end while the lists of the step still name them; they are freed last. */
 int image_lane_step(struct image_lane *l, struct err *e)
 {
     struct err local = {0};
@@ -349,6 +357,7 @@ void image_lane_stats_get(const struct image_lane *l, struct sched_stats *out)
         out->requests_per_s = 1e6 / out->image.us_per_image;
 }
 
+/* Counters are derived twice, from the requests and from the lists. */
 int image_lane_check(const struct image_lane *l, struct err *e)
 {
     int n_req = 0, n_live = 0;

@@ -24,6 +24,7 @@ static void gather(struct image_lane *l, enum img_stage stage)
     }
 }
 
+/* A job that had no memory alone is not asked again before another has ended. */
 static bool ready(const struct ijob *j)
 {
     return !j->stuck && img_job_stage(j->job) == IMG_DENOISE;
@@ -62,6 +63,7 @@ static bool first(const struct ijob *a, const struct ijob *b)
     return p->order < q->order;
 }
 
+/* Tens of jobs at most, and a step that takes milliseconds: no heap. */
 static struct ijob *next_job(const struct image_lane *l)
 {
     struct ijob *best = NULL;
@@ -73,6 +75,8 @@ static struct ijob *next_job(const struct image_lane *l)
     return best;
 }
 
+/* The jobs of the next denoising step, in order, while memory and rows allow; the first goes whatever its size. Less
+ * urgent ones may fill up what is left: up to step_rows they cost the first ones nothing. */
 static void choose(struct image_lane *l)
 {
     int64_t rows = 0;
@@ -104,6 +108,7 @@ static bool wanted(const struct image_lane *l)
     return !l->n_cancelled;
 }
 
+/* Called by the engine between operations; what others did meanwhile is not this step's time. */
 static int pause_step(void *arg)
 {
     struct image_lane *l = arg;
@@ -112,6 +117,8 @@ static int pause_step(void *arg)
     return wanted(l) ? 0 : ERR_CANCELLED;
 }
 
+/* A job's part of the step's time goes by its rows. A request's stage time counts the step once, however many of its
+ * pictures are in it: that is what its client waited. */
 static void account(struct image_lane *l, enum img_stage stage, int n, int64_t us)
 {
     struct image_stats *st = &l->st.image;
@@ -151,6 +158,7 @@ static void account(struct image_lane *l, enum img_stage stage, int n, int64_t u
     st->job_steps += (uint64_t)n;
 }
 
+/* The first jobs of list have moved on from `stage`. */
 static void harvest(struct image_lane *l, enum img_stage stage, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -178,6 +186,7 @@ static void job_failed(struct image_lane *l, struct ijob *j, int rc, const char 
     image__req_end(l, j->req, rc, text);
 }
 
+/* The first n of list into the engine; *us: without pauses. */
 static int run_step(struct image_lane *l, int n, int64_t *us, struct err *e)
 {
     const struct img_yield y = {.fn = pause_step, .arg = l};
@@ -213,6 +222,7 @@ static int harvest_moved(struct image_lane *l, enum img_stage stage, int n)
     return moved;
 }
 
+/* Halves the step until it fits. Whoever is left over is in line for the next one, so no retry is needed here. */
 static int run_list(struct image_lane *l, enum img_stage stage, struct err *e)
 {
     int64_t us;
@@ -235,6 +245,7 @@ static int run_list(struct image_lane *l, enum img_stage stage, struct err *e)
     }
 }
 
+/* Finished latents first: they hold the most and need the least. New prompts next, so that their pictures can join. */
 int image__run(struct image_lane *l, struct err *e)
 {
     static const enum img_stage order[] = {IMG_DECODE, IMG_ENCODE, IMG_DENOISE};

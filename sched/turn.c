@@ -99,6 +99,7 @@ static void charge(struct turn *t, int64_t now)
     t->since_us = now;
 }
 
+/* Waits, holds, or has just given it back. */
 static bool busy(const struct turn *t, int c, int64_t now)
 {
     return t->c[c].first || (t->holder && (int)t->holder->c == c) || now < t->c[c].warm_us;
@@ -125,6 +126,7 @@ static void arrive(struct turn *t, int c, int64_t now)
         t->c[c].v = least;
 }
 
+/* front: u was in the middle of its turn. */
 static void enqueue(struct turn *t, struct turn_user *u, bool front)
 {
     struct turn_class_state *c = &t->c[u->c];
@@ -171,7 +173,7 @@ static void pick(struct turn *t, int64_t now, int64_t *until)
     pthread_cond_signal(&u->wake);
 }
 
-/* Until u holds the device. */
+/* Until u holds the device. A wake-up without reason finds it with somebody else, or free and asks again: harmless. */
 static void wait_for(struct turn *t, struct turn_user *u)
 {
     int64_t until = 0;

@@ -12,6 +12,7 @@ struct srv_job {
     struct srv_job *prev, *next; /* of x */
 };
 
+/* Pool thread: touches the job alone. */
 static void on_pool(uv_work_t *w)
 {
     struct srv_job *k = w->data;
@@ -45,6 +46,7 @@ static void on_done(uv_work_t *w, int status)
     srv_loop_pump(s);
 }
 
+/* false: no memory, nothing has happened. */
 static bool start(struct xchg *x, struct api_job *j)
 {
     struct srv_job *k = mem_calloc(1, sizeof(*k));

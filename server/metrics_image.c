@@ -38,6 +38,7 @@ static double recent(const struct image_stats *s)
     return s->us_per_image / 1e6;
 }
 
+/* Values by function, not by offset: their types differ. */
 static const struct {
     const char *name, *type, *help;
     double (*value)(const struct image_stats *s);
@@ -66,6 +67,7 @@ static void write_stages(struct srv *s, const struct sched_stats *st, struct buf
         }
 }
 
+/* The engine thread counts in powers of two from 64 on. */
 static void write_rows(struct srv *s, const struct sched_stats *st, struct buf *b)
 {
     static const char *const name = "stepd:image_step_rows";
