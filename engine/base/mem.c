@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 static atomic_long fail_at; /* 0 = off; counts down */
@@ -95,14 +96,26 @@ void *mem_realloc(void *p, size_t n)
     return realloc(p, n ? n : 1);
 }
 
+#define HUGE_PAGE ((size_t)2 << 20)
+
+void mem_huge(void *p, size_t n)
+{
+    uintptr_t from = ((uintptr_t)p + HUGE_PAGE - 1) & ~(HUGE_PAGE - 1),
+              to = ((uintptr_t)p + n) & ~(HUGE_PAGE - 1);
+    if (n >= 4 * HUGE_PAGE && from < to)
+        (void)madvise((void *)from, to - from, MADV_HUGEPAGE);
+}
+
 void *mem_aligned(size_t align, size_t n)
 {
     size_t total;
     if (must_fail() || !ck_round_up(n ? n : 1, align, &total) || total > PTRDIFF_MAX)
         return NULL;
     void *p = aligned_alloc(align, total);
-    if (p)
+    if (p) {
+        mem_huge(p, total);
         memset(p, 0, total);
+    }
     return p;
 }
 

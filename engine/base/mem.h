@@ -21,6 +21,9 @@ void *mem_realloc(void *p, size_t n);
 
 /* Zeroed, aligned to `align` (a power of two); NULL as above. Release with free(). */
 void *mem_aligned(size_t align, size_t n);
+/* Asks for huge pages for memory of some megabytes that is not yet touched: maps are walked in columns, and with small
+ * pages much of the time goes into finding pages. Only a hint. mem_aligned does it itself. */
+void mem_huge(void *p, size_t n);
 
 /* Fault injection: the k-th mem_* call from now (1 = the next) fails, and all after it when
  * `sticky`. k = 0 switches it off. Tests only; process-wide. */

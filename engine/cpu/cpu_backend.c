@@ -125,6 +125,7 @@ static int buf_alloc(struct dev *d, size_t bytes, dev_buf *out)
         ck_add(bytes, 64, &all) ? mem_calloc(1, all) : NULL; /* pages come as they are used */
     if (!raw)
         return ERR_NOMEM;
+    mem_huge(raw, all);
     d->bufs[i] = (struct cpu_buf){raw + (64 - (uintptr_t)raw % 64) % 64, raw, bytes};
     if (i == d->n_buf)
         d->n_buf++;

@@ -1,7 +1,7 @@
 /* Speed of an image model's stages, without a server.
  *
  *     bench_image MODEL [--device cpu] [--precision f32|default] [--isa NAME] [--threads N] [--size N] [--steps N]
- *                 [--batch N] [--guidance X] [--rounds N] [--no-decode]
+ *                 [--batch N] [--guidance X] [--rounds N] [--no-decode] [--each]
  *
  * One JSON line: seconds a denoising step (median over all steps but the first of each round) and seconds of decoding one
  * picture, with what ran. The prompts are of no matter; the prompt's encoding is timed too. */
@@ -20,7 +20,7 @@ static struct {
     struct eng_opts eng;
     int size, steps, batch, rounds;
     float guidance;
-    bool no_decode;
+    bool no_decode, each;
 } opt = {.steps = 4, .batch = 1, .rounds = 3, .guidance = 7.5f};
 static double times[3][TIMES_MAX];
 static int n_times[3];
@@ -43,6 +43,8 @@ static double median(int stage)
     int n = n_times[stage];
     if (!n)
         return 0;
+    for (int i = 0; opt.each && i < n; i++)
+        fprintf(stderr, "stage %d: %.5f s\n", stage, times[stage][i]);
     qsort(times[stage], (size_t)n, sizeof(double), by_value);
     return n % 2 ? times[stage][n / 2] : (times[stage][n / 2 - 1] + times[stage][n / 2]) / 2;
 }
@@ -143,6 +145,8 @@ int main(int argc, char **argv)
     for (int i = 2; i < argc && ok; i++) {
         if (!strcmp(argv[i], "--no-decode")) {
             opt.no_decode = true;
+        } else if (!strcmp(argv[i], "--each")) {
+            opt.each = true;
         } else if (!strcmp(argv[i], "--precision") && i + 1 < argc) {
             opt.eng.precision = strcmp(argv[++i], "f32") ? PRECISION_DEFAULT : PRECISION_F32;
         } else {

@@ -130,7 +130,7 @@ def child_sd(a):
 class Runs:
     def __init__(self, a):
         self.a = a
-        self.before = ["chrt", "-f", "50"] if a.realtime else []
+        self.before = ["chrt", "-f", str(a.realtime)] if a.realtime else []
         self.best = {}    # (engine, case) -> variants
         self.tried = {}   # "engine case variant" -> what was measured while choosing
 
@@ -223,7 +223,7 @@ def options():
     ap.add_argument("--cases", type=lambda s: s.split(","), default=list(CASES))
     ap.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     ap.add_argument("--only", action="append", choices=ENGINES)
-    ap.add_argument("--realtime", action="store_true", help="chrt -f 50 for each run")
+    ap.add_argument("--realtime", type=int, nargs="?", const=50, metavar="PRIORITY", help="chrt -f PRIORITY (50) for each run")
     a = ap.parse_args()
     for c in a.cases:
         if c not in CASES:
