@@ -163,6 +163,18 @@ class Pictures(unittest.TestCase):
         for kind in ("text", "images"):
             self.assertTrue([v for k, v in d.metrics().items() if k.startswith("stepd:device_seconds_total") and kind in k and v > 0], kind)
 
+    def test_memory(self):
+        """Work memory for two pictures at a time: three take turns, and are what each is alone. For none: an error that says so."""
+        d = self.daemon("--image-work-bytes", "900KiB", text=False)
+        three = self.picture(d, n=3)
+        self.assertGreater(d.metric("stepd:image_device_steps_total"), 3)
+        for i, one in enumerate(three):
+            self.assertEqual(self.picture(d, seed=5 + i), [one])
+        d = self.daemon("--image-work-bytes", "16KiB", text=False)
+        s, a = d.post(PATH, body())
+        self.assertEqual((s, a["error"]["code"]), (503, "out_of_memory"), a)
+        self.assertIn("work memory", a["error"]["message"])
+
     def test_stream(self):
         d = self.daemon(text=False)
         s, h, b = d.request("POST", PATH, body(partial_images=2, stream=True))
