@@ -193,7 +193,8 @@ static void bf16_tile_task(void *arg, int task, int worker)
 {
     struct attend_job *j = arg;
     const struct op_attend *a = j->a;
-    int tile = task / a->n_head, head = task % a->n_head, group = a->n_head / a->n_kv_head;
+    /* head by head: its K and V stay in the second-level cache */
+    int head = task / j->n_tile, tile = task % j->n_tile, group = a->n_head / a->n_kv_head;
     int64_t first = j->q->start[j->seg] + (int64_t)tile * CPU_ATTEND_ROWS,
             left = j->q->start[j->seg + 1] - first, col = (int64_t)head * a->head_dim;
     const char *pack = j->packs + (size_t)(head / group) * j->head_bytes;

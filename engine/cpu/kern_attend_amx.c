@@ -38,35 +38,66 @@ static __m512 load_n(const float *p, int n)
                     : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
 }
 
+/* 16 rows of 16 words, rows to columns. */
+static void transpose(__m512i r[16])
+{
+    __m512i t[16];
+    for (int i = 0; i < 16; i += 2) {
+        t[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        t[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    for (int i = 0; i < 16; i += 4)
+        for (int k = 0; k < 2; k++) {
+            r[i + 2 * k] = _mm512_unpacklo_epi64(t[i + k], t[i + k + 2]);
+            r[i + 2 * k + 1] = _mm512_unpackhi_epi64(t[i + k], t[i + k + 2]);
+        }
+    /* r[4 g + c]: in its quarter q, rows 4 g .. 4 g + 3 of column 4 q + c */
+    for (int c = 0; c < 4; c++) {
+        __m512i a = _mm512_shuffle_i32x4(r[c], r[4 + c], 0x88),
+                b = _mm512_shuffle_i32x4(r[c], r[4 + c], 0xdd),
+                d = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0x88),
+                e = _mm512_shuffle_i32x4(r[8 + c], r[12 + c], 0xdd);
+        t[c] = _mm512_shuffle_i32x4(a, d, 0x88);
+        t[4 + c] = _mm512_shuffle_i32x4(b, e, 0x88);
+        t[8 + c] = _mm512_shuffle_i32x4(a, d, 0xdd);
+        t[12 + c] = _mm512_shuffle_i32x4(b, e, 0xdd);
+    }
+    memcpy(r, t, sizeof t);
+}
+
 /* Up to 16 keys, [key][head_dim] floats: tile c holds pairs of dimensions 32 c + 2 i in its row i. */
 static void pack_k(void *dst, const float *k, int64_t ld, int n, int hd)
 {
-    uint32_t *out = dst;
-    uint32_t pair[16];
-    for (int c = 0; c < (hd + 31) / 32; c++)
+    __m512i *out = dst, r[16];
+    for (int c = 0; c < (hd + 31) / 32; c++) {
         for (int j = 0; j < 16; j++) {
             const float *x = k + j * ld + 32 * c;
             __m512 lo = load_n(x, j < n ? hd - 32 * c : 0),
                    hi = load_n(x + 16, j < n ? hd - 32 * c - 16 : 0);
-            _mm512_storeu_si512(pair, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
-            for (int i = 0; i < 16; i++)
-                out[c * 256 + i * 16 + j] = pair[i];
+            r[j] = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
         }
+        transpose(r);
+        for (int i = 0; i < 16; i++)
+            _mm512_storeu_si512(out + c * 16 + i, r[i]);
+    }
 }
 
 /* Up to 32 keys: tile c holds keys 2 i and 2 i + 1 of dimensions 16 c .. 16 c + 15 in its row i. */
 static void pack_v(void *dst, const float *v, int64_t ld, int n, int hd)
 {
     char *out = dst;
+    uint16_t order[32];
+    for (int i = 0; i < 32; i++)
+        order[i] = (uint16_t)(i / 2 + (i & 1) * 16);
+    const __m512i pairs = _mm512_loadu_si512(order);
     for (int c = 0; c < (hd + 15) / 16; c++)
         for (int i = 0; i < 16; i++) {
             int left = hd - 16 * c;
             __m512 a = load_n(v + 2 * i * ld + 16 * c, 2 * i < n ? left : 0);
             __m512 b = load_n(v + (2 * i + 1) * ld + 16 * c, 2 * i + 1 < n ? left : 0);
-            __m512i lo = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(a));
-            __m512i hi = _mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh(b));
-            _mm512_storeu_si512(out + c * TILE + i * 64,
-                                _mm512_or_si512(lo, _mm512_slli_epi32(hi, 16)));
+            _mm512_storeu_si512(
+                out + c * TILE + i * 64,
+                _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(b, a)));
         }
 }
 

@@ -9,7 +9,7 @@ random weights (random_sd15.py makes them once, 4 GB in build/bench/sd15). A ste
 round to round; figures are medians of a run's steps, the first left out, and then of the rounds.
 
 Both others run at their best. PyTorch: float32 and bfloat16, each with and without channels_last, are tried before the rounds, the fastest is
-what takes part (one for steps, one for decoding). stable-diffusion.cpp: its defaults, flash attention, direct convolutions, both. It has the
+what takes part (one for steps, one for decoding). stable-diffusion.cpp: its defaults, flash attention, direct convolutions, both, at 256x256. It has the
 shapes of known models built in, so tiny-t2i is no model for it: it is asked each time, and what it says is kept. All use as
 many threads as there are cores. $BENCH_TORCH_PYTHON and $BENCH_SD_PYTHON name interpreters that have the two; default is
 .venv-bench-images. --realtime gives each run the cores of a busy machine (chrt -f, needs root). stable-diffusion.cpp is built for AVX-512
@@ -32,12 +32,12 @@ PROGRAM = os.path.join(TOP, "build", "release", "tests", "bench", "bench_image")
 SD15 = os.path.join(TOP, "build", "bench", "sd15")
 GUIDANCE = 7.5
 
-# steps: of a run for engines that take a second or less a step
+# steps of a run; of stable-diffusion.cpp's, one more than these (slow)
 CASES = {
     "tiny-1": {"model": os.path.join(TOP, "models", "tiny-t2i"), "file": None, "size": 64, "batch": 1, "steps": 16, "slow": 16},
     "tiny-8": {"model": os.path.join(TOP, "models", "tiny-t2i"), "file": None, "size": 64, "batch": 8, "steps": 8, "slow": 8},
     "sd15": {"model": os.path.join(SD15, "diffusers"), "file": os.path.join(SD15, "sd15.safetensors"), "size": 512, "batch": 1,
-             "steps": 4, "slow": 2},
+             "steps": 3, "slow": 1},
 }
 NAMES = {"tiny-1": "tiny-t2i 64x64, 1 picture", "tiny-8": "tiny-t2i 64x64, 8 pictures", "sd15": "SD 1.5 512x512, 1 picture"}
 ENGINES = ("stepd", "stepd avx512", "pytorch", "sd.cpp")
@@ -145,7 +145,7 @@ class Runs:
     def stepd(self, case, extra=()):
         c = CASES[case]
         return self.run([PROGRAM, c["model"], "--threads", str(self.a.threads), "--size", str(c["size"]), "--batch", str(c["batch"]),
-                         "--steps", str(c["steps"]), "--rounds", "1" if case == "sd15" else "3", "--guidance", str(GUIDANCE), *extra])
+                         "--steps", str(c["steps"]), "--rounds", "3", "--guidance", str(GUIDANCE), *extra])
 
     def child(self, python, name, args):
         return self.run([python, os.path.abspath(__file__), "--child", name, json.dumps(args)])
@@ -166,15 +166,15 @@ class Runs:
                   flush=True)
         return self.pytorch(case, *self.best[case])
 
-    def sd(self, case, variant=None):
+    def sd(self, case, variant=None, size=None):
         c = CASES[case]
         if variant is not None:
-            return self.child(SD_PY, "sd", {"file": c["file"], "model": c["model"], "size": c["size"], "batch": c["batch"],
+            return self.child(SD_PY, "sd", {"file": c["file"], "model": c["model"], "size": size or c["size"], "batch": c["batch"],
                                             "steps": c["slow"] + 1, "threads": self.a.threads, "variant": variant})
         if ("sd", case) not in self.best:
             got = {}
             for v in SD_VARIANTS:
-                got[v] = self.sd(case, v)
+                got[v] = self.sd(case, v, min(c["size"], 256))  # it takes minutes a step at full size
                 if "failed" in got[v]:
                     break
             self.tried.update({f"sd.cpp {case} {v or 'default'}": r for v, r in got.items()})
