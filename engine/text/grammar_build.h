@@ -79,7 +79,8 @@ gr_expr gr_multiple(struct gr_builder *b, int32_t m);
 /* ---- characters ---- */
 enum gr_encoding {
     GR_UTF8, /* as they are */
-    GR_JSON, /* as within a JSON string: quotes, backslashes and control characters escaped */
+    GR_JSON, /* as within a JSON string, spelled one way: escapes only where one is needed, the short one if there is */
+    GR_JSON_ALL, /* as within a JSON string, every spelling (gr_any only) */
 };
 struct gr_range {
     uint32_t lo, hi; /* code points; surrogates are left out */
@@ -101,6 +102,11 @@ gr_expr gr_grammar_text(struct gr_builder *b, struct view text);
 gr_expr gr_text_until(struct gr_builder *b, const struct view *stop, size_t n, bool then);
 /* A control token itself, e.g. one that opens a tool call. */
 gr_expr gr_token(struct gr_builder *b, int32_t id);
+
+/* n members (at most 64) in any order, each at most once, min..max of them, those of the bit set `must` for sure. first[i]
+ * is member i where it comes first, later[i] where others came before (with its separator). */
+gr_expr gr_set(struct gr_builder *b, const gr_expr *first, const gr_expr *later, size_t n,
+               uint64_t must, const int32_t range[2]);
 
 /* Compile; the builder can go on. e names what is wrong. */
 int gr_compile(struct gr_builder *b, gr_expr root, struct grammar **out, struct err *e);

@@ -1,0 +1,254 @@
+/* JSON schemas, regular expressions and grammar texts as token masks over a real vocabulary. Without arguments: unit
+ * tests. With "tool": a line of JSON in, a line out, for the Python side (test_schema_grammar.py), which judges what is
+ * sampled here with another validator:
+ *   {"schema"|"regex"|"grammar": ..., "texts": [...], "samples": n, "seed": s}
+ *   -> {"ok": true, "accepts": [...], "samples": [...], "us": n} | {"ok": false, "code", "where", "text"} */
+#include <jansson.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "api/schema.h"
+#include "engine/base/hash.h"
+#include "engine/base/mem.h"
+#include "engine/base/thread.h"
+#include "tests/unxz.h"
+
+static struct tokenizer *tok;
+static struct grammar_vocab *vocab;
+static size_t n_word;
+static uint32_t *bits;
+
+static int open_vocab(void **state)
+{
+    (void)state;
+    struct err e;
+    char path[128];
+    if (unxz_temp("tests/data/tokenizers/qwen3.tokenizer.json.xz", path, sizeof path) ||
+        tok_open_hf(&tok, path, &e))
+        return -1;
+    unlink(path);
+    n_word = ((size_t)tok_n_vocab(tok) + 31) / 32;
+    bits = xcalloc(n_word, 4);
+    return grammar_vocab_open(&vocab, tok, tok_n_vocab(tok), &e);
+}
+
+static int close_vocab(void **state)
+{
+    (void)state;
+    grammar_vocab_unref(vocab);
+    tok_close(tok);
+    free(bits);
+    return 0;
+}
+
+static bool allowed(int32_t id)
+{
+    return bits[id / 32] >> (id % 32) & 1;
+}
+
+/* Whether the text is in the grammar, token by token; masks and steps must agree. */
+static bool accepts(struct grammar *g, const char *text, size_t n)
+{
+    struct grammar_state *s;
+    struct tok_ids ids = {0};
+    if (grammar_state_open(&s, g) || tok_encode(tok, text, n, 0, &ids))
+        abort();
+    bool ok = true;
+    for (size_t i = 0; i < ids.n && ok; i++) {
+        int any = grammar_mask(s, bits, n_word);
+        bool in = any > 0 && allowed(ids.id[i]);
+        ok = grammar_accept(s, ids.id[i]) == 0;
+        if (in != ok) {
+            fprintf(stderr, "mask and step disagree: token %d of %.*s\n", (int)i, (int)n, text);
+            abort();
+        }
+    }
+    ok = ok && grammar_may_end(s);
+    tok_ids_free(&ids);
+    grammar_state_close(s);
+    return ok;
+}
+
+/* A random text of the grammar; false when it did not come to an end. Long ones are drawn to closing tokens. */
+static bool sample(struct grammar *g, uint64_t *seed, struct buf *out)
+{
+    struct grammar_state *s;
+    int32_t *may = xmalloc((size_t)tok_n_vocab(tok) * sizeof *may);
+    bool ended = false;
+    if (grammar_state_open(&s, g))
+        abort();
+    for (int step = 0; step < 3000 && !ended; step++) {
+        size_t n = 0, n_close = 0;
+        *seed = hash_u64(*seed);
+        if (grammar_may_end(s) && (grammar_must_end(s) || step > 20 || *seed % 3 == 0)) {
+            ended = true;
+            break;
+        }
+        int any = grammar_mask(s, bits, n_word);
+        if (any <= 0) {
+            fprintf(stderr, "dead end after: %s\n", buf_cstr(out));
+            abort();
+        }
+        bool want_close = step > 60 || *seed % 7 == 0;
+        for (int pass = want_close ? 0 : 1; pass < 2 && !n; pass++)
+            for (size_t w = 0; w < n_word; w++)
+                for (uint32_t b = bits[w]; b; b &= b - 1) {
+                    int32_t id = (int32_t)(w * 32) + __builtin_ctz(b);
+                    struct view v = tok_bytes(tok, id, false);
+                    bool close = v.len && strchr("\"]},", v.p[0]) && v.len < 3;
+                    if (pass == 0 && !close)
+                        continue;
+                    n_close += close;
+                    may[n++] = id;
+                }
+        int32_t id = may[(*seed >> 20) % n];
+        struct view v = tok_bytes(tok, id, false);
+        buf_add(out, v.p, v.len);
+        if (grammar_accept(s, id)) {
+            fprintf(stderr, "a token of the mask is not accepted after: %s\n", buf_cstr(out));
+            abort();
+        }
+    }
+    free(may);
+    grammar_state_close(s);
+    return ended;
+}
+
+static int compile(const json_t *job, struct grammar **g, struct schema_err *e)
+{
+    struct gr_builder *b;
+    const json_t *v;
+    gr_expr root = GR_FAIL;
+    *e = (struct schema_err){0};
+    if (gr_builder_open(&b, vocab, NULL))
+        abort();
+    if ((v = json_object_get(job, "schema")))
+        root = schema_add(b, v, NULL, e);
+    else if ((v = json_object_get(job, "regex")))
+        root = gr_regex(b, (struct view){json_string_value(v), json_string_length(v)}, GR_UTF8, 0);
+    else if ((v = json_object_get(job, "grammar")))
+        root = gr_grammar_text(b, (struct view){json_string_value(v), json_string_length(v)});
+    int rc = gr_compile(b, root, g, &e->err);
+    gr_builder_close(b);
+    return rc;
+}
+
+static json_t *answer(const json_t *job)
+{
+    struct grammar *g;
+    struct schema_err e;
+    int64_t from = clock_us();
+    if (compile(job, &g, &e))
+        return json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", err_name(e.err.code), "where",
+                         e.where, "text", e.err.text);
+    int64_t us = clock_us() - from;
+    json_t *acc = json_array(), *samples = json_array(), *v = json_object_get(job, "texts");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        json_t *t = json_array_get(v, i);
+        json_array_append_new(
+            acc, json_boolean(accepts(g, json_string_value(t), json_string_length(t))));
+    }
+    uint64_t seed = (uint64_t)json_integer_value(json_object_get(job, "seed")) + 1;
+    for (json_int_t i = 0; i < json_integer_value(json_object_get(job, "samples")); i++) {
+        struct buf out = {0};
+        if (sample(g, &seed, &out))
+            json_array_append_new(samples, json_stringn(buf_cstr(&out), out.len));
+        buf_free(&out);
+    }
+    size_t bytes = grammar_bytes(g);
+    grammar_unref(g);
+    return json_pack("{s:b,s:o,s:o,s:I,s:I}", "ok", 1, "accepts", acc, "samples", samples, "us",
+                     (json_int_t)us, "bytes", (json_int_t)bytes);
+}
+
+static int tool(void)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    while ((n = getline(&line, &cap, stdin)) > 0) {
+        json_t *job = json_loadb(line, (size_t)n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+        json_t *out = job ? answer(job) : NULL;
+        char *text = out ? json_dumps(out, JSON_COMPACT) : NULL;
+        puts(text ? text : "null");
+        fflush(stdout);
+        free(text);
+        json_decref(out);
+        json_decref(job);
+    }
+    free(line);
+    return 0;
+}
+
+/* ---- unit tests ---- */
+
+static void check(const char *kind, const char *source, const char *const *yes,
+                  const char *const *no)
+{
+    json_t *job = strcmp(kind, "schema") == 0
+                      ? json_pack("{s:o}", kind, json_loads(source, JSON_DECODE_ANY, NULL))
+                      : json_pack("{s:s}", kind, source);
+    struct grammar *g;
+    struct schema_err e;
+    assert_non_null(job);
+    if (compile(job, &g, &e))
+        fail_msg("%s: %s (%s)", source, e.err.text, e.where);
+    for (; *yes; yes++)
+        if (!accepts(g, *yes, strlen(*yes)))
+            fail_msg("%s refuses %s", source, *yes);
+    for (; *no; no++)
+        if (accepts(g, *no, strlen(*no)))
+            fail_msg("%s accepts %s", source, *no);
+    grammar_unref(g);
+    json_decref(job);
+}
+#define S(...) ((const char *const[]){__VA_ARGS__ __VA_OPT__(, ) NULL})
+
+static void test_regex(void **state)
+{
+    (void)state;
+    check("regex", "[a-z]{2,4}\\d+", S("ab1", "abcd123"), S("a1", "ab", "abcde1", ""));
+    check("regex", "(foo|bar)*", S("", "foo", "foobarfoo"), S("fo", "foob"));
+    check("regex", "(?i)yes|no", S("YES", "yEs", "No"), S("maybe"));
+    check("regex", "[^a-c]+", S("xyz", "\xC3\xA9\xF0\x9F\x98\x80"), S("a", "xa"));
+    check("regex", "(?!ab)[a-z]{2}", S("aa", "bb"), S("ab"));
+}
+
+static void test_schema_basics(void **state)
+{
+    (void)state;
+    check("schema", "{\"type\":\"integer\"}", S("0", "-1", "12345"), S("01", "1.5", "-0", "\"1\""));
+    check("schema", "{\"type\":\"integer\",\"minimum\":-3,\"maximum\":12}", S("-3", "0", "9", "12"),
+          S("-4", "13", "120"));
+    check("schema", "{\"type\":\"number\",\"minimum\":1.5,\"exclusiveMaximum\":3}",
+          S("1.5", "2", "2.999", "1.50"), S("3", "1.49", "1", "3.0"));
+    check("schema", "{\"type\":\"string\",\"minLength\":2,\"maxLength\":3}",
+          S("\"ab\"", "\"\\n\xC3\xA9x\""), S("\"a\"", "\"abcd\""));
+    check("schema",
+          "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\"},\"b\":{\"type\":"
+          "\"boolean\"}},\"required\":[\"b\"],\"additionalProperties\":false}",
+          S("{\"b\":true}", "{\"a\": 1, \"b\": false}", "{\n  \"b\": true\n}"),
+          S("{\"a\":1}", "{}", "{\"b\":true,\"c\":1}", "{\"b\":true,}"));
+    check("schema", "{\"type\":\"array\",\"items\":{\"enum\":[1,\"x\"]},\"uniqueItems\":true}",
+          S("[]", "[1]", "[\"x\",1]"), S("[1,1]", "[2]"));
+}
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "tool") == 0) {
+        if (open_vocab(NULL))
+            return 1;
+        int rc = tool();
+        close_vocab(NULL);
+        return rc;
+    }
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_regex),
+        cmocka_unit_test(test_schema_basics),
+    };
+    return cmocka_run_group_tests(tests, open_vocab, close_vocab);
+}
