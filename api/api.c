@@ -5,6 +5,7 @@
 
 #include "api/api_impl.h"
 #include "api/image_store.h"
+#include "api/structured.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 
@@ -40,10 +41,13 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
         a->o.max_image_n = REQ_N_MAX;
     if (a->o.image_url_ttl_s <= 0)
         a->o.image_url_ttl_s = 3600;
+    if (a->o.grammar_cache_bytes == 0)
+        a->o.grammar_cache_bytes = (size_t)64 << 20;
     if (a->o.image_store_bytes == 0)
         a->o.image_store_bytes = (size_t)256 << 20;
     a->images = image_store_open(a->o.image_store_bytes, (int64_t)(a->o.image_url_ttl_s * 1e6));
-    if (!a->images) {
+    a->grammars = gram_cache_open(a->o.grammar_cache_bytes);
+    if (!a->images || !a->grammars) {
         api_close(a);
         return err_set(e, ERR_NOMEM, "no memory");
     }
@@ -57,6 +61,7 @@ static void model_free(struct api_model *m)
     free(m->aliases);
     free(m->tmpl_error);
     free(m->control);
+    grammar_vocab_unref(m->vocab);
     api_template_free(m->tmpl);
     text_model_close(m->text);
     *m = (struct api_model){0};
@@ -68,6 +73,7 @@ void api_close(struct api *a)
         return;
     for (int i = 0; i < a->n_model; i++)
         model_free(&a->model[i]);
+    gram_cache_close(a->grammars);
     image_store_close(a->images);
     free(a);
 }

@@ -28,6 +28,7 @@ struct api_model {
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
+    struct grammar_vocab *vocab; /* of grammars; made when the first one is (structured.c) */
     bool control_first[256]; /* first bytes of those texts */
 };
 
@@ -35,6 +36,7 @@ struct api {
     struct api_opts o;
     struct api_model model[API_MODELS_MAX];
     int n_model;
+    struct gram_cache *grammars; /* compiled ones */
     struct image_store *images; /* pictures behind addresses */
 };
 

@@ -56,6 +56,7 @@ void gen_free(struct api_call *c)
     free(g->prompt);
     free(g->samp.bias);
     free(g->samp.mask);
+    grammar_unref(g->samp.grammar);
     buf_free(&g->head);
     json_decref(g->tools);
     free(g);
@@ -84,6 +85,7 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     r->prompt_logprobs = g->prompt_logprobs;
     r->samp = g->samp;
     r->samp.n_top = g->n_top;
+    r->samp.grammar = grammar_ref(g->samp.grammar);
     r->samp.bias = dup_bytes(g->samp.bias, (size_t)g->samp.n_bias * sizeof *g->samp.bias);
     r->samp.mask = dup_bytes(g->samp.mask, (size_t)(g->m->n_vocab + 31) / 32 * 4);
     if ((g->samp.bias && !r->samp.bias) || (g->samp.mask && !r->samp.mask)) {

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "api/gen.h"
+#include "api/structured.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 
@@ -289,54 +290,23 @@ static bool asks_nothing(const json_t *v)
            (json_is_string(v) && !json_string_length(v));
 }
 
-static int refuse_format(struct api_call *c, json_t *o)
-{
-    json_t *rf = json_object_get(o, "response_format");
-    if (!rf || json_is_null(rf))
-        return 0;
-    const char *type = json_string_value(json_object_get(rf, "type"));
-    if (type && strcmp(type, "text") == 0)
-        return 0;
-    if (type && (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0))
-        return api__bad(c, "response_format", "unsupported_value",
-                        "response_format '%s' is not supported by this server.", type);
-    return api__bad(
-        c, "response_format.type", "invalid_value",
-        "Invalid 'response_format.type': expected 'text', 'json_object' or 'json_schema'.");
-}
-
 /* Fields that would change the answer, and that this build does not do, are refused by name; what only names
  * the caller (user, metadata, store, ...) is accepted and ignored. */
 static int refuse_unsupported(struct api_call *c, json_t *o)
 {
-    static const char *const no[] = {"grammar",
-                                     "guided_json",
-                                     "guided_regex",
-                                     "guided_choice",
-                                     "guided_grammar",
-                                     "structured_outputs",
-                                     "json_schema",
-                                     "regex",
-                                     "ebnf",
-                                     "prompt_embeds",
-                                     "audio",
-                                     "prediction",
-                                     "web_search_options",
-                                     "documents",
-                                     "chat_template",
-                                     "use_beam_search",
-                                     "truncate_prompt_tokens",
-                                     "bad_words",
-                                     "logits_processors",
-                                     "prompt_logprobs",
-                                     NULL};
+    static const char *const no[] = {"prompt_embeds",   "audio",
+                                     "prediction",      "web_search_options",
+                                     "documents",       "chat_template",
+                                     "use_beam_search", "truncate_prompt_tokens",
+                                     "bad_words",       "logits_processors",
+                                     "prompt_logprobs", NULL};
     for (int i = 0; no[i]; i++)
         /* {} asks for a web search, and 0 prompt log-probabilities for the tokens' own */
         if (!asks_nothing(json_object_get(o, no[i])) ||
             (strcmp(no[i], "web_search_options") == 0 && json_is_object(json_object_get(o, no[i]))))
             return api__bad(c, no[i], "unsupported_parameter",
                             "'%s' is not supported by this server.", no[i]);
-    return refuse_format(c, o);
+    return 0;
 }
 
 int gen_params(struct api_call *c, struct gen *g, json_t *o)
@@ -359,5 +329,5 @@ int gen_params(struct api_call *c, struct gen *g, json_t *o)
     if (get_stop(c, g, o) || get_stop_ids(c, g, o) || get_bias(c, g, o) || get_allowed(c, g, o) ||
         get_salt(c, g, o))
         return ERR_INVAL;
-    return refuse_unsupported(c, o);
+    return refuse_unsupported(c, o) ? ERR_INVAL : structured_params(c, g, o);
 }

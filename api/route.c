@@ -36,6 +36,21 @@ const struct api_route *api_route_find(const char *method, const char *path, con
     return NULL;
 }
 
+bool api_wants_pool(const struct api_call *c)
+{
+    /* A word of these in a text costs a trip to the pool, nothing else. */
+    static const char *const words[] = {
+        "response_format", "structured_outputs", "guided_", "\"grammar\"",
+        "json_schema",     "\"regex\"",          "ebnf",    "\"tools\"",
+        "output_format",   "\"format\""};
+    if (c->route->flags & API_POOL)
+        return true;
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (c->body_len && memmem(c->body, c->body_len, words[i], strlen(words[i])))
+            return true;
+    return false;
+}
+
 /* Allocation failures while an answer is written show up as a failed buffer. A stream keeps it, with what was not
  * sent yet: the server sends that and then cuts the connection, so that nobody takes it for the end. */
 void api__check_out(struct api_call *c)

@@ -31,6 +31,7 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     int max_image_n;              /* pictures a request: 10 */
     int64_t max_image_pixels;     /* width * height of a picture: 0 = the model's own limit */
     double image_url_ttl_s;   /* response_format "url": how long a picture can be fetched; 3600 */
+    size_t grammar_cache_bytes; /* compiled grammars kept for the next request; 64 MiB */
     size_t image_store_bytes; /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
@@ -131,6 +132,9 @@ struct api_call {
     void (*free_priv)(struct api_call *c);
 };
 
+/* Whether api_prepare of this call may take longer than the loop should wait: it belongs on the pool whatever the body's
+ * size (a grammar is to be compiled). Looks at route and body only. */
+bool api_wants_pool(const struct api_call *c);
 /* Parse, check, render, tokenise. Afterwards either done is set (an answer or an error is in out) or req[] holds
  * work to submit. Never fails otherwise. */
 void api_prepare(struct api_call *c);

@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/grammar.h"
 #include "engine/image.h"
 #include "engine/ops.h" /* struct sample_row, struct sample_out, enum eng_precision */
 

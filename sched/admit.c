@@ -170,6 +170,11 @@ void sched__admit(struct sched *s)
             sched__req_end(s, q->req, rc, "no memory for the tokens of this request");
             continue;
         }
+        rc = sched__gram_open(s, q);
+        if (rc) {
+            sched__req_end(s, q->req, rc == ERR_NOMEM ? rc : ERR_INVAL, sched__gram_error(rc));
+            continue;
+        }
         if (q->n_computed >= sched__seq_goal(q)) /* nothing to compute: max_tokens 0 */
             sched__emit_finish(s, q, FINISH_LENGTH, -1);
     }

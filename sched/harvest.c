@@ -35,7 +35,14 @@ static void take_token(struct sched *s, struct seq *q, const struct sample_out *
         r->first_token_us = s->now;
     s->st.generated_tokens++;
     emit_token(s, q, EV_TOKEN, q->n_output++, out);
-    if (q->n_output == r->max_out)
+    int more = 1;
+    if (q->gram)
+        more = sched__gram_accept(s, q, out->token);
+    if (more < 0)
+        sched__req_end(s, r, more == ERR_NOTFOUND ? ERR_INVAL : more, sched__gram_error(more));
+    else if (!more)
+        sched__emit_finish(s, q, FINISH_STOP, -1);
+    else if (q->n_output == r->max_out)
         sched__emit_finish(s, q, FINISH_LENGTH, -1);
 }
 

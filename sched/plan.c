@@ -8,7 +8,7 @@
  *
  * A step may be planned while the one before is in flight (`lookahead`): a sequence whose next token is not known yet
  * gets its row by reference. Only the device's order is needed for that, not its end. Three things wait
- * for the end: a row that needs the token on the host (penalties count it), preemption, and forks. If one sequence must
+ * for the end: a row that needs the token on the host (penalties count it, grammars follow it), preemption, and forks. If one sequence must
  * wait, all do: the device idles for the host's share of one step, while leaving the row out would halve that
  * stream's speed. A prompt step without samples is not looked beyond either: it is long, and a cancel
  * should not find many of them issued. */
@@ -186,7 +186,7 @@ static struct sample_row sampling_row(const struct seq *q)
         .n_bias = p->n_bias,
         .ban = r->stop_id,
         .n_ban = q->n_output + q->n_coming < r->min_tokens ? r->n_stop_id : 0,
-        .mask = p->mask,
+        .mask = q->gram ? q->mask : p->mask,
         .target = -1,
         .n_top = p->n_top,
     };
@@ -339,7 +339,7 @@ static bool gains(const struct sched *s)
         const struct seq *q = s->run[i];
         if (!q->n_coming || to_go(q) != 1)
             continue;
-        if (has_penalty(q->req->r))
+        if (has_penalty(q->req->r) || q->gram) /* which token may come depends on the one before */
             return false;
         any = true;
     }

@@ -22,6 +22,7 @@ void request_free(struct request *r)
     free(r->prompt);
     free(r->samp.bias);
     free(r->samp.mask);
+    grammar_unref(r->samp.grammar);
     free(r);
 }
 

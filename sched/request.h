@@ -22,6 +22,8 @@ struct req_sampling {
     int n_top;     /* -1 no log-probabilities, else 0..20 */
     struct token_bias *bias; /* [n_bias] */
     int n_bias;
+    struct grammar *
+        grammar; /* what may be written; one reference, or NULL. Its vocabulary has n_vocab tokens. */
     uint32_t
         *mask; /* allowed tokens (allowed_token_ids), bitmap [ (n_vocab + 31) / 32 ], or NULL */
 };
@@ -68,7 +70,7 @@ struct request {
 struct req_image *req_image_new(void); /* zeroed; NULL on ERR_NOMEM */
 
 struct request *request_new(void);    /* zeroed; NULL on ERR_NOMEM */
-void request_free(struct request *r); /* with prompt, bias, mask; NULL is fine */
+void request_free(struct request *r); /* with prompt, bias, mask, grammar; NULL is fine */
 
 enum finish_reason {
     FINISH_NONE,

@@ -33,12 +33,14 @@ struct seq {
     int32_t cap, cap_block;
     int32_t n_known, n_computed, n_block;
     int32_t n_final, n_coming;
-    int n_flight;        /* open steps with rows of it */
-    int32_t ref;         /* STEP_SAMPLED of the row that chose its latest token */
-    int32_t n_indexed;   /* leading blocks already offered to the prefix index */
-    int32_t n_scored;    /* prompt rows whose log-probability was sent */
-    int32_t n_output;    /* tokens sent (or kept, once ended by sched_finish_choice) */
-    uint64_t last_step;  /* number of the last plan with a row of it */
+    int n_flight;               /* open steps with rows of it */
+    int32_t ref;                /* STEP_SAMPLED of the row that chose its latest token */
+    int32_t n_indexed;          /* leading blocks already offered to the prefix index */
+    int32_t n_scored;           /* prompt rows whose log-probability was sent */
+    int32_t n_output;           /* tokens sent (or kept, once ended by sched_finish_choice) */
+    uint64_t last_step;         /* number of the last plan with a row of it */
+    struct grammar_state *gram; /* where it stands in its grammar; NULL: free */
+    uint32_t *mask;             /* [n_vocab bits] of its next token, with gram */
     int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
 };
 
@@ -107,6 +109,15 @@ void sched__emit_finish(struct sched *s, struct seq *q, enum finish_reason why, 
 /* End the whole request: EV_DONE, or EV_ERROR when code is not 0. */
 void sched__req_end(struct sched *s, struct sreq *r, int code, const char *text);
 void sched__req_bury(struct sched *s); /* free what ended */
+
+/* constrain.c: choices under a grammar */
+int sched__gram_open(const struct sched *s, struct seq *q); /* with its first mask; 0 or ERR_* */
+void sched__gram_close(struct seq *q);
+/* Make the mask of the next token: 1, 0 (the text is whole and nothing can follow), or ERR_*; ERR_NOTFOUND: the
+ * grammar and allowed tokens leave nothing. */
+int sched__gram_next(const struct sched *s, struct seq *q);
+int sched__gram_accept(const struct sched *s, struct seq *q, int32_t token); /* and make it */
+const char *sched__gram_error(int rc);
 
 /* admit.c: start what fits, in the order of the policy. */
 void sched__admit(struct sched *s);

@@ -118,6 +118,7 @@ void sched__seq_end(struct sched *s, struct seq *q)
     free(q->block);
     q->tok = NULL;
     q->block = NULL;
+    sched__gram_close(q);
 }
 
 void sched__seq_index(struct sched *s, struct seq *q)

@@ -189,7 +189,7 @@ void srv_call_start(struct xchg *x)
     }
     fill(x);
     srv_gone_ask(x->conn);
-    if (x->body.len >= POOL_BYTES || x->call.route->flags & API_POOL) {
+    if (x->body.len >= POOL_BYTES || api_wants_pool(&x->call)) {
         x->work.data = x;
         if (uv_queue_work(&s->loop, &x->work, pool_work, pool_done) == 0) {
             x->in_pool = true;

@@ -177,71 +177,81 @@ static uint64_t content_hash(const struct dfa *d)
     return h;
 }
 
-/* Renumber blocks in breadth-first order from the start, merge equal byte classes, set flags. */
+struct order {        /* blocks in breadth-first order from the start */
+    uint16_t *number; /* of a block, 0xFFFF = not reached */
+    uint16_t *member; /* a state of block number i */
+    size_t n;
+};
+
+static void walk_blocks(const struct dfa *raw, const uint16_t *part, size_t n_part, struct order *o)
+{
+    size_t k = (size_t)raw->n_class;
+    memset(o->number, 0xFF, n_part * sizeof *o->number);
+    if (raw->n_state) {
+        o->number[part[0]] = 0;
+        o->member[o->n++] = 0;
+    }
+    for (size_t i = 0; i < o->n; i++)
+        for (size_t c = 0; c < k; c++) {
+            uint16_t to = raw->next[o->member[i] * k + c];
+            if (to == DFA_DEAD || o->number[part[to]] != 0xFFFF)
+                continue;
+            o->number[part[to]] = (uint16_t)o->n;
+            o->member[o->n++] = to;
+        }
+}
+
+static bool same_column(const struct dfa *raw, const uint16_t *part, const struct order *o,
+                        size_t x, size_t y)
+{
+    size_t k = (size_t)raw->n_class;
+    for (size_t i = 0; i < o->n; i++) {
+        uint16_t a = raw->next[o->member[i] * k + x], b = raw->next[o->member[i] * k + y];
+        if ((a == DFA_DEAD) != (b == DFA_DEAD) || (a != DFA_DEAD && part[a] != part[b]))
+            return false;
+    }
+    return true;
+}
+
+/* The automaton of the blocks, with equal byte classes merged. */
 static int rebuild(struct dfa **out, const struct dfa *raw, const uint16_t *part, size_t n_part)
 {
-    size_t k = (size_t)raw->n_class, n = 0;
-    uint16_t *number = mem_alloc(n_part * sizeof *number + 1);
-    uint16_t *member = mem_alloc(n_part * sizeof *member + 1); /* a state of block number i */
-    struct dfa *d = NULL;
-    int rc = ERR_NOMEM;
-    if (!number || !member)
-        goto out;
-    memset(number, 0xFF, n_part * sizeof *number);
-    if (raw->n_state) {
-        number[part[0]] = 0;
-        member[n++] = 0;
-    }
-    for (size_t i = 0; i < n; i++)
-        for (size_t c = 0; c < k; c++) {
-            uint16_t to = raw->next[member[i] * k + c];
-            if (to == DFA_DEAD || number[part[to]] != 0xFFFF)
-                continue;
-            number[part[to]] = (uint16_t)n;
-            member[n++] = to;
-        }
-    /* columns that are equal in every row */
+    size_t k = (size_t)raw->n_class, rep[256], n_col = 0;
     uint8_t map[256];
-    size_t rep[256], n_col = 0;
+    struct order o = {.number = mem_alloc(n_part * sizeof *o.number + 1),
+                      .member = mem_alloc(n_part * sizeof *o.member + 1)};
+    struct dfa *d = NULL;
+    if (!o.number || !o.member)
+        goto out;
+    walk_blocks(raw, part, n_part, &o);
     for (size_t c = 0; c < k; c++) {
         size_t r = 0;
-        for (; r < n_col; r++) {
-            bool same = true;
-            for (size_t i = 0; same && i < n; i++) {
-                uint16_t a = raw->next[member[i] * k + c], b = raw->next[member[i] * k + rep[r]];
-                same = (a == DFA_DEAD) == (b == DFA_DEAD) &&
-                       (a == DFA_DEAD || number[part[a]] == number[part[b]]);
-            }
-            if (same)
-                break;
-        }
+        while (r < n_col && !same_column(raw, part, &o, c, rep[r]))
+            r++;
         if (r == n_col)
             rep[n_col++] = c;
         map[c] = (uint8_t)r;
     }
-    if (!n_col)
-        rep[n_col++] = 0;
-    d = dfa_new((int32_t)n, (int32_t)n_col);
+    d = dfa_new((int32_t)o.n, (int32_t)n_col);
     if (!d)
         goto out;
     for (int b = 0; b < 256; b++)
         d->cls[b] = map[raw->cls[b]];
-    for (size_t i = 0; i < n; i++) {
-        d->accept[i] = raw->accept[member[i]] & DFA_ACCEPT;
+    for (size_t i = 0; i < o.n; i++) {
+        d->accept[i] = raw->accept[o.member[i]] & DFA_ACCEPT;
         for (size_t c = 0; c < n_col; c++) {
-            uint16_t to = raw->next[member[i] * k + rep[c]];
-            d->next[i * n_col + c] = to == DFA_DEAD ? (uint16_t)DFA_DEAD : number[part[to]];
+            uint16_t to = raw->next[o.member[i] * k + rep[c]];
+            d->next[i * n_col + c] = to == DFA_DEAD ? (uint16_t)DFA_DEAD : o.number[part[to]];
             if (to != DFA_DEAD)
                 d->accept[i] |= DFA_OUT;
         }
     }
     d->hash = content_hash(d);
     *out = d;
-    rc = 0;
 out:
-    free(number);
-    free(member);
-    return rc;
+    free(o.number);
+    free(o.member);
+    return d ? 0 : ERR_NOMEM;
 }
 
 int gr__dfa_finish(struct dfa **out, struct dfa *raw)

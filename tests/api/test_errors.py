@@ -85,7 +85,7 @@ BOTH = [
     ({"stream_options": {"include_usage": True}}, "stream_options", None),  # 49
     ({"stream": True, "stream_options": []}, "stream_options", "invalid_type"),
     ({"stream": True, "stream_options": {"include_usage": 1}}, "stream_options.include_usage", "invalid_type"),
-    ({"response_format": "json"}, "response_format.type", "invalid_value"),  # 50
+    ({"response_format": "json"}, "response_format", "invalid_type"),  # 50
     ({"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value"),
     ({"response_format": {}}, "response_format.type", "invalid_value"),
     ({"top_k": "x"}, "top_k", "invalid_value"),  # 56
@@ -106,7 +106,7 @@ BOTH = [
     ({"allowed_token_ids": []}, "allowed_token_ids", "invalid_type"),
     ({"allowed_token_ids": [-1]}, "allowed_token_ids", "invalid_value"),
     ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
-    ({"guided_regex": "a+"}, "guided_regex", "unsupported_parameter"),
+    ({"guided_regex": "a+("}, "guided_regex", "invalid_value"),
 ]
 
 ONLY_CHAT = [
