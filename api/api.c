@@ -104,40 +104,42 @@ static bool names(const char *text, const char *word)
     return false;
 }
 
-/* Whether a template takes the arguments of earlier calls as a text: an object then fails, or comes out in Python's
- * spelling. */
-static bool wants_text(const struct api_template *t)
+static json_t *probe_messages(bool text, bool null)
 {
-    static const char probe[] =
-        "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":"
-        "\"\","
-        "\"tool_calls\":[{\"id\":\"abcdef123\",\"type\":\"function\",\"function\":{\"name\":\"f\","
-        "\"arguments\":{\"needle\":\"hay\"}}}]},{\"role\":\"tool\",\"name\":\"f\",\"tool_call_id\":"
-        "\"abcdef123\","
-        "\"content\":\"b\"}],\"tools\":null,\"bos_token\":\"\",\"eos_token\":\"\","
-        "\"add_generation_prompt\":false}";
+    json_t *args = text ? json_string("{\"needle\":1}") : json_pack("{s:i}", "needle", 1);
+    return json_pack("[{s:s, s:s}, {s:s, s:o, s:[{s:s, s:s, s:{s:s, s:o}}]},"
+                     " {s:s, s:s, s:s, s:s}]",
+                     "role", "user", "content", "a", "role", "assistant", "content",
+                     null ? json_null() : json_string(""), "tool_calls", "id", "abcdef123", "type",
+                     "function", "function", "name", "f", "arguments", args, "role", "tool", "name",
+                     "f", "tool_call_id", "abcdef123", "content", "b");
+}
+
+/* How a template takes the calls of earlier turns: found by trying. Arguments are objects for most, a text for those that
+ * put them out as they are (an object then fails, or comes out in Python's spelling); some show calls only where content
+ * is null. */
+static void probe_calls(struct api_model *m)
+{
     struct api_template_limits lim = {0};
     struct tm now = {.tm_mday = 1, .tm_year = 126};
     struct buf out = {0};
     struct err e;
-    json_t *vars = NULL;
-    bool text = false;
-    if (api__json_load(&vars, VIEW_LIT(probe), 0, NULL))
-        return false;
-    int rc = api_template_render(t, vars, &now, &lim, &out, &e);
-    json_t *fn = json_object_get(
-        json_array_get(
-            json_object_get(json_array_get(json_object_get(vars, "messages"), 1), "tool_calls"), 0),
-        "function");
-    if (rc || strstr(buf_cstr(&out), "'needle'")) {
+    for (int k = 0; k < 4; k++) {
+        bool text = k & 1, null = k & 2;
+        json_t *vars =
+            json_pack("{s:o, s:n, s:s, s:s, s:b}", "messages", probe_messages(text, null), "tools",
+                      "bos_token", "", "eos_token", "", "add_generation_prompt", 0);
         buf_clear(&out);
-        text = !json_object_set_new(fn, "arguments", json_string("{\"needle\":\"hay\"}")) &&
-               !api_template_render(t, vars, &now, &lim, &out, &e) &&
-               strstr(buf_cstr(&out), "{\"needle\":\"hay\"}");
+        int rc = vars ? api_template_render(m->tmpl, vars, &now, &lim, &out, &e) : ERR_NOMEM;
+        json_decref(vars);
+        if (rc || !strstr(buf_cstr(&out), "needle") || strstr(buf_cstr(&out), "'needle'") ||
+            strstr(buf_cstr(&out), "\\\"needle"))
+            continue;
+        m->args_text = text;
+        m->calls_null = null;
+        break;
     }
     buf_free(&out);
-    json_decref(vars);
-    return text;
 }
 
 /* A template that does not compile is fatal when the operator named it; from the model file it only
@@ -166,7 +168,7 @@ static int open_template(struct api_model *m, const char *file, struct err *e)
     m->flag_effort = source && strstr(source, "reasoning_effort");
     m->flag_thinking = source && names(source, "thinking");
     if (m->tmpl && m->format.declares)
-        m->args_text = wants_text(m->tmpl);
+        probe_calls(m);
     buf_free(&b);
     return rc;
 }

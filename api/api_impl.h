@@ -21,6 +21,7 @@ struct api_model {
     bool ready;
     int32_t n_ctx, n_vocab; /* in force; from the engine */
     bool developer;         /* the template knows the role of that name */
+    bool calls_null;        /* it shows calls of earlier turns only where content is null */
     bool args_text;         /* it wants arguments of earlier calls as a text, not as an object */
     bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
     struct chat_format format;                    /* how answers are written */

@@ -347,6 +347,12 @@ static int put_strings(struct chat_ctx *x, json_t *msg, json_t *m)
     return bad ? api__nomem(x->c) : 0;
 }
 
+static int empty_to_null(json_t *m)
+{
+    return json_string_length(json_object_get(m, "content")) == 0 &&
+           json_object_set_new(m, "content", json_null());
+}
+
 static int one_message(struct chat_ctx *x, json_t *msg)
 {
     static const char *const roles[] = {"system", "user",     "assistant",
@@ -375,7 +381,8 @@ static int one_message(struct chat_ctx *x, json_t *msg)
     bool may_lack = x->last_calls || json_is_object(json_object_get(msg, "function_call")) ||
                     json_is_string(json_object_get(msg, "refusal"));
     if (put_content(x, msg, m, may_lack && strcmp(role, "assistant") == 0) ||
-        put_strings(x, msg, m) || put_tool_calls(x, msg, m) || put_id(x, m, "tool_call_id"))
+        (x->g->m->calls_null && x->last_calls && empty_to_null(m)) || put_strings(x, msg, m) ||
+        put_tool_calls(x, msg, m) || put_id(x, m, "tool_call_id"))
         return ERR_INVAL;
     return name_result(x, m);
 }

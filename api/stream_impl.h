@@ -58,7 +58,8 @@ struct stream {
         int key;          /* what the key at hand means */
         size_t at, from;  /* offsets in the window */
         size_t args, args_end;
-        bool array, has_args, has_name, stringy, first, think;
+        unsigned types; /* of the argument at hand */
+        bool array, has_args, has_name, first, think;
         enum st_step (*step)(struct stream *s); /* another family's that took over */
         struct st_scan scan;
     } own;
@@ -109,6 +110,59 @@ struct json_form {
     const char *args, *args2;
     bool keyed;                              /* {"NAME": {ARGUMENTS}} */
     enum st_step (*other)(struct stream *s); /* reads what is no JSON after the mark; NULL */
+    const void *other_form;
 };
+
+/* Of tools_named_step: OPEN HEAD SEPARATOR {ARGUMENTS} CLOSE, where the head has the name. */
+struct named_form {
+    const char *call_open; /* NULL: the opening mark opens one call */
+    const char *separator, *call_close, *close;
+    const char *mid; /* parts the head: ID mid NAME, or NAME mid ID with id_last; NULL */
+    bool id_last;
+    bool id_head; /* the head is an id that has the name in it: functions.NAME:0 */
+    bool brace;   /* "{" may stand for the separator */
+    bool fenced;  /* KIND SEPARATOR NAME, then the arguments in a code block; or as above */
+};
+
+/* Of tools_xml_step. */
+struct xml_form {
+    bool section; /* the family's first mark opens several calls, its second one */
+    const char *call_open;
+    const char *name_end
+        [4]; /* kept: the first that begins with "<" or is white space stays in the window */
+    const char *arg_open, *arg_name_end, *arg_mid, *arg_close;
+    const char *call_close, *close;
+    bool newline; /* a line break on either side of a value is none of it */
+    bool attrs;   /* a name ends at its quotation mark; string="true" or type="string" may follow */
+};
+
+/* Of tools_python_step and tools_gemma_step: the closing mark, and what quotes texts. */
+struct other_form {
+    const char *close, *quote;
+};
+
+/* ---- values that are no JSON yet (tools_value.c) ---- */
+enum {
+    TYPE_STRING = 1,
+    TYPE_NUMBER = 2,
+    TYPE_BOOL = 4,
+    TYPE_NULL = 8,
+    TYPE_OBJECT = 16,
+    TYPE_ARRAY = 32,
+    TYPE_ANY = 63
+};
+/* Types that the schema of argument `key` of the tool s->name allows; TYPE_ANY where it is unknown. */
+unsigned st_types(const struct stream *s, const char *key);
+/* A written value of these types as JSON: itself, a Python literal brought to JSON, else a string. */
+void st_put_value(struct stream *s, const char *p, size_t n, unsigned types);
+void st_put_text(struct stream *s, const char *p, size_t n); /* as the inside of a JSON string */
+/* `{"key": ` or `, "key": ` of s->own.first. */
+void st_put_key(struct stream *s, const char *p, size_t n);
+/* A Python literal (quote NULL) or a value of Gemma's with that mark around texts -> JSON; false: it is none. */
+bool st_literal(const char *p, size_t n, const char *quote, struct buf *out);
+/* Passes over one argument value: its end, at a "," or the closing bracket of `ends` outside of all brackets and texts;
+ * SIZE_MAX: it is not there yet. */
+size_t st_literal_end(const struct stream *s, size_t at, const char *ends, const char *quote);
+bool st_name_ok(const char *p, size_t n);
 
 #endif

@@ -127,13 +127,22 @@ static json_t *fold_cut(const json_t *c, const size_t *cut, size_t n_cut)
     return o;
 }
 
-static void assert_same(json_t *got, json_t *want, const json_t *c)
+static bool same(json_t *got, json_t *want, const json_t *c)
 {
     if (json_equal(got, want))
-        return;
+        return true;
     char *a = json_dumps(got, JSON_SORT_KEYS), *b = json_dumps(want, JSON_SORT_KEYS);
-    fail_msg("%s: %s\n got  %s\n want %s", json_string_value(json_object_get(c, "family")),
-             json_string_value(json_object_get(c, "what")), a, b);
+    print_error("%s: %s\n got  %s\n want %s\n", json_string_value(json_object_get(c, "family")),
+                json_string_value(json_object_get(c, "what")), a, b);
+    free(a);
+    free(b);
+    return false;
+}
+
+static void assert_same(json_t *got, json_t *want, const json_t *c)
+{
+    if (!same(got, want, c))
+        fail();
 }
 
 /* Offsets where characters begin. */
@@ -150,6 +159,7 @@ static void meanings(void **state)
 {
     (void)state;
     size_t i, k;
+    int bad = 0;
     json_t *c, *want, *call;
     json_array_foreach(cases, i, c)
     {
@@ -170,17 +180,18 @@ static void meanings(void **state)
             json_t *args = json_object_get(w, "json");
             if (args) {
                 json_t *v = json_loads(json_string_value(json_object_get(call, "args")), 0, NULL);
-                assert_same(v, args, c);
+                bad += !same(v, args, c);
                 json_decref(v);
                 json_object_set(call, "json", args);
                 json_object_del(call, "args");
             }
         }
-        assert_same(got, want, c);
+        bad += !same(got, want, c);
         json_decref(got);
         json_decref(want);
     }
-    assert_true(json_array_size(cases) > 10);
+    assert_int_equal(bad, 0);
+    assert_true(json_array_size(cases) > 100);
 }
 
 static void any_cut(void **state)

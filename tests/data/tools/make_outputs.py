@@ -132,7 +132,122 @@ case("xlam", "a list", "[" + call("get_weather", PARIS) + ", " + call("search_do
 case("xlam", "an answer in a list", "[1, 2]", content="[1, 2]")
 case("xlam", "an empty list", "[]", content="[]")
 
-#FAMILIES
+
+# ---- names outside of arguments ----
+case("mistral", "new form", "I will.[TOOL_CALLS]get_weather[ARGS]{\"city\": \"Paris\"}[TOOL_CALLS]search_docs[ARGS]" + dumps(DOCS), BOTH,
+     content="I will.")
+case("mistral", "with an id", "[TOOL_CALLS]get_weather[CALL_ID]abcDEF123[ARGS]{\"city\": \"Paris\"}",
+     [{"name": "get_weather", "json": PARIS, "id": "abcDEF123", "ended": True}])
+case("mistral", "without the inner mark", "[TOOL_CALLS]get_weather{\"city\": \"Paris\"}", [("get_weather", PARIS)])
+case("mistral", "reasoning", "[THINK]Hm. [TOOL_CALLS][/THINK]Paris", content="Paris", reasoning="Hm. [TOOL_CALLS]",
+     think=["[THINK]", "[/THINK]"])
+case("mistral", "no call", "[TOOL_CALLS] is a mark, said he.", content="[TOOL_CALLS] is a mark, said he.")
+DS = ["<｜tool▁calls▁begin｜>", "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"]
+case("deepseek", "V3", "I will." + DS[0] + DS[1] + "function" + DS[2] + "get_weather\n```json\n{\"city\": \"Paris\"}\n```" + DS[3] + "\n" +
+     DS[1] + "function" + DS[2] + "search_docs\n```json\n" + dumps(DOCS) + "\n```" + DS[3] + DS[4], BOTH, content="I will.")
+case("deepseek", "V3.1", DS[0] + DS[1] + "get_weather" + DS[2] + "{\"city\": \"Paris\"}" + DS[3] + DS[1] + "search_docs" + DS[2] +
+     dumps(DOCS) + DS[3] + DS[4], BOTH)
+case("deepseek", "V3.1 without the outer mark", DS[1] + "now" + DS[2] + "{}" + DS[3], [("now", "{}")])
+case("deepseek", "reasoning", "Hm.</think>" + DS[0] + DS[1] + "now" + DS[2] + "{}" + DS[3] + DS[4], [("now", "{}")], reasoning="Hm.",
+     think=THINK, opened=True)
+case("deepseek", "broken off", "A" + DS[0] + DS[1] + "get_wea", content="A" + DS[0] + DS[1] + "get_wea")
+KI = ["<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_call_argument_begin|>", "<|tool_call_end|>", "<|tool_calls_section_end|>"]
+case("kimi", "two", "I will." + KI[0] + KI[1] + "functions.get_weather:0" + KI[2] + "{\"city\": \"Paris\"}" + KI[3] + KI[1] +
+     " functions.search_docs:1 " + KI[2] + " " + dumps(DOCS) + KI[3] + KI[4],
+     [{"name": "get_weather", "json": PARIS, "id": "functions.get_weather:0", "ended": True},
+      {"name": "search_docs", "json": DOCS, "id": "functions.search_docs:1", "ended": True}], content="I will.")
+case("kimi", "the same id twice", KI[0] + KI[1] + "functions.now:0" + KI[2] + "{}" + KI[3] + KI[1] + "functions.now:0" + KI[2] + "{}" + KI[3] + KI[4],
+     [{"name": "now", "args": "{}", "id": "functions.now:0", "ended": True}, ("now", "{}")])
+case("kimi", "a bare name", KI[0] + KI[1] + "now" + KI[2] + "{}" + KI[3] + KI[4], [("now", "{}")])
+case("solar", "two", "<|tool_calls|><|tool_call:begin|>call_00001<|tool_call:name|>get_weather<|tool_call:args|>{\"city\": \"Paris\"}<|tool_call:end|>"
+     "<|tool_call:begin|>call_00002<|tool_call:name|>search_docs<|tool_call:args|>" + dumps(DOCS) + "<|tool_call:end|>",
+     [{"name": "get_weather", "json": PARIS, "id": "call_00001", "ended": True}, ("search_docs", DOCS)])
+case("functionary", "two", "Hm. <function=get_weather>{\"city\": \"Paris\"}</function>\n<function=search_docs>" + dumps(DOCS) + "</function>", BOTH,
+     content="Hm.")
+
+# ---- tags ----
+def params(args, a, b, c, nl=""):
+    return nl.join(a + k + b + nl + (v if isinstance(v, str) else dumps(v)) + nl + c for k, v in args.items())
+
+def coder(name, args, nl="\n"):
+    return "<function=" + name + ">" + nl + params(args, "<parameter=", ">", "</parameter>", nl) + nl + "</function>"
+
+case("qwen_coder", "two", "I will.\n\n<tool_call>\n" + coder("get_weather", PARIS) + "\n</tool_call>\n<tool_call>\n" + coder("search_docs", DOCS) +
+     "\n</tool_call>", BOTH, content="I will.")
+case("qwen_coder", "without the outer mark", coder("get_weather", PARIS) + "\n</tool_call>", [("get_weather", PARIS)], content="</tool_call>")
+case("qwen_coder", "several lines, quotes, tags", "<tool_call>\n" + coder("get_weather", {"city": "\n\"a\\b\"\n</param>\n\tc\n\n"}) + "\n</tool_call>",
+     [("get_weather", {"city": "\n\"a\\b\"\n</param>\n\tc\n\n"})])
+case("qwen_coder", "types", "<tool_call>" + coder("search_docs", {"query": "5", "k": "7", "threshold": "high", "filters": "{'exact': True, 'lang': None}",
+     "tags": "[]", "note": "null"}) + "</tool_call>",
+     [("search_docs", {"query": "5", "k": 7, "threshold": "high", "filters": {"exact": True, "lang": None}, "tags": [], "note": None})])
+case("qwen_coder", "no arguments", "<tool_call>\n<function=now>\n</function>\n</tool_call>", [("now", "{}")])
+case("qwen_coder", "an unknown function", "<tool_call>\n" + coder("ghost", {"a": 1, "b": "x y"}) + "\n</tool_call>", [("ghost", {"a": 1, "b": "x y"})])
+case("qwen_coder", "the end of the function is missing", "<tool_call>\n<function=get_weather>\n<parameter=city>\nParis\n</parameter>\n</tool_call>",
+     [("get_weather", PARIS)])
+case("qwen_coder", "broken off in a value", "<tool_call>\n<function=get_weather>\n<parameter=city>\nPar",
+     [{"name": "get_weather", "args": "{\"city\": \"Par", "ended": True}])
+case("qwen_coder", "broken off in the name", "<tool_call>\n<function=get_w", content="<tool_call>\n<function=get_w")
+case("qwen_coder", "reasoning", "Hm.\n</think>\n\n<tool_call>\n" + coder("now", {}) + "\n</tool_call>", [("now", "{}")], reasoning="Hm.", think=THINK, opened=True)
+case("seed", "two", "I will.\n<seed:tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</seed:tool_call>\n"
+     "<seed:tool_call>\n<function=search_docs>\n" + params(DOCS, "<parameter=", ">", "</parameter>\n") + "</function>\n</seed:tool_call>", BOTH, content="I will.")
+def invoke(name, args, t=""):
+    return "<%sinvoke name=\"%s\">\n%s\n</%sinvoke>\n" % (t, name, params(args, "<%sparameter name=\"" % t, "\">", "</%sparameter>\n" % t), t)
+case("minimax", "two", "I will.\n<minimax:tool_call>\n" + invoke("get_weather", PARIS) + invoke("search_docs", DOCS) + "</minimax:tool_call>", BOTH, content="I will.")
+case("minimax", "broken off", "<minimax:tool_call>\n" + invoke("get_weather", PARIS) + "</minimax:", [("get_weather", PARIS)])
+case("muse", "one", "<atem:function_calls>\n" + invoke("search_docs", DOCS, "atem:") + "</atem:function_calls>", [("search_docs", DOCS)])
+def dsml(name, args):
+    return "<｜DSML｜invoke name=\"%s\">\n%s</｜DSML｜invoke>\n" % (name, "".join("<｜DSML｜parameter name=\"%s\" string=\"%s\">%s</｜DSML｜parameter>\n" % (
+        k, "true" if isinstance(v, str) else "false", v if isinstance(v, str) else dumps(v)) for k, v in args.items()))
+case("dsml", "two", "I will.\n\n<｜DSML｜function_calls>\n" + dsml("get_weather", PARIS) + dsml("search_docs", DOCS) + "</｜DSML｜function_calls>", BOTH, content="I will.")
+case("dsml4", "text that looks like a number", "<｜DSML｜tool_calls>\n" + dsml("ghost", {"a": "5", "b": 5}) + "</｜DSML｜tool_calls>", [("ghost", {"a": "5", "b": 5})])
+def glm(name, args, nl="\n"):
+    return "<tool_call>" + name + nl + nl.join("<arg_key>%s</arg_key>%s<arg_value>%s</arg_value>" % (k, nl, v if isinstance(v, str) else dumps(v))
+                                               for k, v in args.items()) + nl + "</tool_call>"
+case("glm", "4.5", "I will.\n" + glm("get_weather", PARIS) + "\n" + glm("search_docs", DOCS), BOTH, content="I will.")
+case("glm", "4.7", "I will." + glm("get_weather", PARIS, "") + glm("search_docs", DOCS, ""), BOTH, content="I will.")
+case("glm", "no arguments", "<tool_call>now\n</tool_call><tool_call>now</tool_call>", [("now", "{}"), ("now", "{}")])
+case("glm", "no call", "<tool_call>{\"name\": \"now\"}</tool_call>", content="<tool_call>{\"name\": \"now\"}</tool_call>")
+case("hunyuan", "two", "I will.<tool_calls:opensource>\n" + "\n".join("<tool_call:opensource>%s<tool_sep:opensource>\n%s\n</tool_call:opensource>" % (
+     n, "\n".join("<arg_key:opensource>%s</arg_key:opensource>\n<arg_value:opensource>%s</arg_value:opensource>" % (k, v if isinstance(v, str) else dumps(v))
+     for k, v in a.items())) for n, a in BOTH) + "\n</tool_calls:opensource>", BOTH, content="I will.")
+case("minicpm", "two", "I will.\n<function name=\"get_weather\"><param name=\"city\">Paris</param></function>\n<function name=\"search_docs\">" +
+     params(DOCS, "<param name=\"", "\">", "</param>") + "</function>", BOTH, content="I will.")
+
+# ---- Python ----
+PY = "[get_weather(city=\"Paris\"), search_docs(query='Øslo \"wx\"', k=3, threshold=0.5, filters={'lang': None, \"tags\": ['a', \"b\"], 'exact': True})]"
+case("python", "two", PY, BOTH)
+case("python", "no quotes", "[get_weather(city=New York)]", [("get_weather", {"city": "New York"})])
+case("python", "escapes", "[get_weather(city='It\\'s\\n\\u00fc\\x41, )', unit=\"\")]", [("get_weather", {"city": "It's\nüA, )", "unit": ""})])
+case("python", "no arguments", "[now()]\n", [("now", "{}")])
+case("python", "an unknown function", "[ghost(a=1)]", content="[ghost(a=1)]")
+case("python", "a list", "[1, 2, 3] is a list", content="[1, 2, 3] is a list")
+case("python", "broken off", "[get_weather(city=\"Pa", [{"name": "get_weather", "args": "", "ended": True}])
+case("lfm", "two", "I will.<|tool_call_start|>" + PY + "<|tool_call_end|>Wait.", BOTH, content="I will.Wait.")
+case("llama", "Python after the tag", "<|python_tag|>get_weather.call(city=\"Paris\")", [("get_weather", PARIS)])
+case("llama", "code after the tag", "<|python_tag|>print(1)", content="<|python_tag|>print(1)")
+
+# ---- Gemma ----
+case("gemma_function", "two", "<start_function_call>call:get_weather{city:<escape>Paris<escape>}<end_function_call><start_function_call>"
+     "call:search_docs{query:<escape>Øslo \"wx\"<escape>,k:<escape>3<escape>,threshold:0.5,filters:{exact:true,lang:null,tags:[<escape>a<escape>,<escape>b<escape>]}}"
+     "<end_function_call>", BOTH)
+case("gemma4", "two", "<|tool_call>call:get_weather{city:<|\"|>Paris<|\"|>}<tool_call|><|tool_call>call:search_docs{filters:{exact:true,lang:null,"
+     "tags:[<|\"|>a<|\"|>,<|\"|>b<|\"|>]},k:3,query:<|\"|>Øslo \"wx\"<|\"|>,threshold:0.5}<tool_call|>", BOTH)
+case("gemma4", "brackets and apostrophes in a text", "<|tool_call>call:get_weather{city:<|\"|>it's}, <x>\n<|\"|>}<tool_call|>", [("get_weather", {"city": "it's}, <x>\n"})])
+case("gemma4", "no arguments, then text", "<|tool_call>call:now{}<tool_call|>\nDone", [("now", "{}")], content="Done")
+case("gemma4", "reasoning", "<|channel>thought\nHm.\n<channel|>Paris", content="Paris", reasoning="Hm.", think=["<|channel>thought\n", "<channel|>"])
+case("gemma4", "broken off", "<|tool_call>call:get_weather{city:<|\"|>Pa", [{"name": "get_weather", "args": "", "ended": True}])
+
+# ---- harmony ----
+case("harmony", "answer", "<|channel|>analysis<|message|>Hm.\n<|end|><|start|>assistant<|channel|>final<|message|>Paris.\n", content="Paris.\n", reasoning="Hm.\n")
+case("harmony", "call", "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
+     "{\"city\": \"Paris\"}", [("get_weather", dumps(PARIS))], reasoning="Hm.")
+case("harmony", "recipient first, preamble, two calls", "<|channel|>commentary<|message|>I will.<|end|><|start|>assistant to=functions.get_weather<|channel|>commentary json"
+     "<|message|>{\"city\": \"Paris\"}<|call|><|start|>assistant<|channel|>commentary to=functions.search_docs<|message|>" + dumps(DOCS) + "<|call|>", BOTH, content="I will.")
+case("harmony", "no arguments", "<|channel|>commentary to=functions.now<|message|><|call|>", [("now", "{}")])
+case("harmony", "a tool of its own", "<|channel|>analysis to=python code<|message|>print(1)<|call|>", reasoning="print(1)")
+case("harmony", "not in the format", "Paris. <|message|>", content="Paris. <|message|>")
+case("harmony", "header broken off", "<|channel|>fin", content="")
+case("harmony", "missing end mark", "<|channel|>analysis<|message|>A<|channel|>final<|message|>B", content="B", reasoning="A")
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "outputs.json"), "w", encoding="utf-8") as f:
     f.write("{\"tools\": " + dumps(TOOLS) + ",\n\"cases\": [\n" + ",\n".join(dumps(c) for c in CASES) + "\n]}\n")

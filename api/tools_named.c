@@ -1,0 +1,222 @@
+/* Calls that have their name outside of their arguments:
+ *     [TOOL_CALLS]f[ARGS]{...}                                                           Mistral from 2025 on
+ *     <｜tool▁call▁begin｜>f<｜tool▁sep｜>{...}<｜tool▁call▁end｜>                           DeepSeek V3.1
+ *     <｜tool▁call▁begin｜>function<｜tool▁sep｜>f\n```json\n{...}\n```<｜tool▁call▁end｜>   DeepSeek V3, R1
+ *     <|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{...}<|tool_call_end|>  Kimi K2
+ *     <function=f>{...}</function>                                                       Functionary 3.1 */
+#include <string.h>
+
+#include "api/stream_impl.h"
+
+enum { N_SECTION, N_HEAD, N_BLOCK, N_ARGS, N_TAIL };
+
+#define HEAD_MAX 512
+
+static const struct named_form *form(const struct stream *s)
+{
+    const struct json_form *j = s->o.family->form;
+    return s->own.step ? j->other_form : s->o.family->form;
+}
+
+static enum st_step broken(struct stream *s)
+{
+    if (s->in_call)
+        st_end(s, false);
+    return s->began ? ST_DONE : ST_REJECT;
+}
+
+static enum st_step section(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    const struct named_form *f = form(s);
+    w->at = st_space(s, w->at);
+    if (w->at == s->n || st_part(s, w->at, f->call_open) ||
+        (f->close && st_part(s, w->at, f->close)))
+        return ST_MORE;
+    if (st_at(s, w->at, f->call_open)) {
+        w->at += strlen(f->call_open);
+        w->from = w->at;
+        w->state = N_HEAD;
+        return ST_AGAIN;
+    }
+    if (f->close && st_at(s, w->at, f->close) && s->began)
+        st_drop(s, w->at + strlen(f->close));
+    else if (s->began &&
+             ((f->close && st_cut(s, w->at, f->close)) || st_cut(s, w->at, f->call_open)))
+        st_drop(s, s->n);
+    return broken(s);
+}
+
+static void set(struct buf *b, const char *p, size_t n)
+{
+    while (n && strchr(" \t\r\n", *p))
+        p++, n--;
+    while (n && strchr(" \t\r\n", p[n - 1]))
+        n--;
+    buf_clear(b);
+    buf_add(b, p, n);
+}
+
+/* functions.NAME:0 */
+static void name_of_id(struct stream *s)
+{
+    const char *p = buf_cstr(&s->id), *end = p + s->id.len, *colon = memrchr(p, ':', s->id.len);
+    const char *dot = memchr(p, '.', s->id.len);
+    if (colon && colon > p && colon + strspn(colon + 1, "0123456789") + 1 == end)
+        end = colon;
+    else
+        colon = NULL;
+    bool prefixed = dot && dot < end && (size_t)(dot - p) == strlen("functions") &&
+                    memcmp(p, "functions", strlen("functions")) == 0;
+    set(&s->name, prefixed ? dot + 1 : p, (size_t)(end - (prefixed ? dot + 1 : p)));
+    if (!prefixed && !colon)
+        buf_clear(&s->id); /* a bare name */
+}
+
+static void read_head(struct stream *s, const char *p, size_t n)
+{
+    const struct named_form *f = form(s);
+    const char *mid = f->mid ? memmem(p, n, f->mid, strlen(f->mid)) : NULL;
+    buf_clear(&s->id);
+    if (mid) {
+        const char *last = mid + strlen(f->mid);
+        size_t n_last = (size_t)(p + n - last), n_first = (size_t)(mid - p);
+        set(f->id_last ? &s->name : &s->id, p, n_first);
+        set(f->id_last ? &s->id : &s->name, last, n_last);
+    } else if (f->id_head) {
+        set(&s->id, p, n);
+        name_of_id(s);
+    } else {
+        set(&s->name, p, n);
+    }
+}
+
+static enum st_step head(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    const struct named_form *f = form(s);
+    const char *const marks[] = {f->separator, f->brace ? "{" : NULL, NULL};
+    int which = 0;
+    size_t safe, at = st_find(s, w->at, marks, &which, &safe);
+    if (at == SIZE_MAX) {
+        w->at = safe;
+        return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
+    }
+    size_t next = which ? at : at + strlen(f->separator);
+    if (f->fenced) { /* what comes next tells which of two forms this is */
+        size_t i = st_space(s, next);
+        if (i == s->n)
+            return ST_MORE;
+        if (s->p[i] != '{') {
+            w->at = w->from = next;
+            w->state = N_BLOCK;
+            return ST_AGAIN;
+        }
+    }
+    if (at - w->from > HEAD_MAX)
+        return broken(s);
+    read_head(s, s->p + w->from, at - w->from);
+    w->at = next;
+    w->state = N_ARGS;
+    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : broken(s);
+}
+
+/* NAME\n```json\n{...} */
+static enum st_step block(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    const char *const marks[] = {"{", form(s)->call_close, NULL};
+    int which = 0;
+    size_t safe, at = st_find(s, w->at, marks, &which, &safe);
+    if (at == SIZE_MAX) {
+        w->at = safe;
+        return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
+    }
+    const char *p = s->p + w->from, *end = memchr(p, '\n', at - w->from);
+    const char *fence = memmem(p, at - w->from, "```", 3);
+    if (!end || (fence && fence < end))
+        end = fence;
+    if (!end)
+        end = s->p + at;
+    buf_clear(&s->id);
+    set(&s->name, p, (size_t)(end - p));
+    w->at = at;
+    w->state = N_ARGS;
+    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : broken(s);
+}
+
+static enum st_step args(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    const struct named_form *f = form(s);
+    if (!s->in_call) {
+        w->at = st_space(s, w->at);
+        bool none = f->call_close && st_at(s, w->at, f->call_close);
+        if (w->at == s->n || (f->call_close && st_part(s, w->at, f->call_close)))
+            return ST_MORE;
+        if (!none && s->p[w->at] != '{')
+            return broken(s);
+        st_begin(s);
+        st_drop(s, w->at);
+        w->at = 0;
+        w->scan = (struct st_scan){0};
+        if (none) {
+            st_end(s, true);
+            w->state = N_TAIL;
+            return ST_AGAIN;
+        }
+    }
+    int r = st_value(s, &w->at, &w->scan);
+    st_args(s, s->p, w->at);
+    st_drop(s, w->at);
+    w->at = 0;
+    if (r == 0)
+        return ST_MORE;
+    st_end(s, r > 0);
+    w->state = N_TAIL;
+    return ST_AGAIN;
+}
+
+static enum st_step tail(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    const struct named_form *f = form(s);
+    size_t i = st_space(s, 0);
+    if (f->fenced) {
+        if (st_part(s, i, "```") && i < s->n)
+            return ST_MORE;
+        i = st_at(s, i, "```") ? st_space(s, i + 3) : i;
+    }
+    if (f->call_close) {
+        if (i == s->n || st_part(s, i, f->call_close))
+            return ST_MORE;
+        if (st_cut(s, i, f->call_close))
+            st_drop(s, s->n);
+        else if (st_at(s, i, f->call_close))
+            st_drop(s, i + strlen(f->call_close));
+    }
+    w->at = 0;
+    w->state = N_SECTION;
+    return f->call_open && s->own.which == 0 ? ST_AGAIN : ST_DONE;
+}
+
+enum st_step tools_named_step(struct stream *s)
+{
+    struct st_own *w = &s->own;
+    if (w->state == N_SECTION && (!form(s)->call_open || w->which > 0)) {
+        w->from = w->at;
+        w->state = N_HEAD;
+    }
+    switch (w->state) {
+    case N_SECTION:
+        return section(s);
+    case N_HEAD:
+        return head(s);
+    case N_BLOCK:
+        return block(s);
+    case N_ARGS:
+        return args(s);
+    default:
+        return tail(s);
+    }
+}
