@@ -10,7 +10,8 @@ struct nn_weights {
     const struct backend *be;
     struct dev *dev; /* NULL: a plan */
     enum eng_precision precision;
-    bool bf16;             /* dense matrices are rounded to bf16: the device's fast products */
+    uint16_t *
+        round; /* [65536] bf16 of each f16 when dense matrices are rounded: the device's fast products */
     struct dev_weight **w; /* [n] */
     int n, cap;
     void **own; /* [n_own] host copies that backends read in place */

@@ -102,7 +102,7 @@ void nn__decode(const struct nn_view *v, float *dst)
 int nn__round(const struct nn_weights *w, struct nn_view *v)
 {
     int64_t n = nn__count(v);
-    if (!w->bf16 || (v->fmt != QF_F32 && v->fmt != QF_F16))
+    if (!w->round || (v->fmt != QF_F32 && v->fmt != QF_F16))
         return 0;
     uint16_t *h = mem_alloc((size_t)n * sizeof *h);
     if (!h)
@@ -114,7 +114,7 @@ int nn__round(const struct nn_weights *w, struct nn_view *v)
             h[i] = f32_to_bf16(f[i]);
     else
         for (int64_t i = 0; i < n; i++)
-            h[i] = f32_to_bf16(f16_to_f32(f16[i]));
+            h[i] = w->round[f16[i]];
     if (v->own)
         free(v->own);
     else if (v->src)
