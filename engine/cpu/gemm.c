@@ -293,6 +293,56 @@ static void gemm_task(void *arg, int task, int worker)
     p->fn(&c);
 }
 
+/* ---- many rows of bf16: a task converts its own rows, which stay in its cache ---- */
+
+#define OWN_BYTES (512 << 10) /* of converted rows */
+#define OWN_MIN   32
+
+struct own_job {
+    const struct cpu_gemm_args *a;
+    int64_t rows;
+    uint8_t *wbuf;
+    size_t wbuf_each;
+};
+
+static void own_task(void *arg, int task, int worker)
+{
+    const struct own_job *j = arg;
+    const struct cpu_gemm_args *a = j->a;
+    const int64_t row = (int64_t)task * j->rows, n_in = a->w->n_in;
+    const int64_t m = a->m - row < j->rows ? a->m - row : j->rows;
+    uint16_t *xb = (uint16_t *)a->scratch + (int64_t)worker * j->rows * n_in;
+    for (int64_t at = 0; at < m; at += GEMM_ROWS)
+        a->w->k->prep(&(struct gemm_prep){.x = a->x + (row + at) * a->ldx,
+                                          .ldx = a->ldx,
+                                          .n_in = n_in,
+                                          .n_row = m - at < GEMM_ROWS ? (int)(m - at) : GEMM_ROWS,
+                                          .xb = xb + at * n_in});
+    cpu_gemm_block(&(struct cpu_gemm_block){.w = a->w,
+                                            .rows = xb,
+                                            .m = m,
+                                            .y = a->y + row * a->ldy,
+                                            .ldy = a->ldy,
+                                            .bias = a->bias,
+                                            .to = cpu_gemm_panels(a->w),
+                                            .wbuf = j->wbuf + (size_t)worker * j->wbuf_each});
+}
+
+/* false: too few rows for that. */
+static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a, const struct scratch *s)
+{
+    const int64_t n_thread = cpu_pool_threads(pool), n_in = a->w->n_in;
+    int64_t rows = OWN_BYTES / (n_in * 2) / GEMM_ROWS * GEMM_ROWS;
+    int64_t even = a->m / (3 * n_thread) / GEMM_ROWS * GEMM_ROWS;
+    rows = rows < even ? rows : even;
+    rows = rows < GEMM_ROWS_MAX ? rows : GEMM_ROWS_MAX;
+    if (rows < OWN_MIN || cpu_gemm_form(a->w) != CPU_GEMM_BF16)
+        return false;
+    struct own_job j = {a, rows, (uint8_t *)a->scratch + s->wbuf, s->wbuf_each};
+    cpu_pool_run(pool, own_task, &j, (int)((a->m + rows - 1) / rows));
+    return true;
+}
+
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
 {
     const struct cpu_packed *w = a->w;
@@ -300,6 +350,8 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
         return;
     const int n_thread = cpu_pool_threads(pool);
     struct gemm_job j = {.a = a, .s = scratch_plan(a->m, w->n_in, n_thread)};
+    if (gemm_own(pool, a, &j.s))
+        return;
     if (w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8) {
         const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
         /* One block is cheaper to convert than to hand over. */

@@ -54,9 +54,10 @@ struct gemm_spec {
     int has_min;
 };
 
-#define GEMM_CHUNK 32
-#define GEMM_SUPER 256
-#define GEMM_ROWS  16 /* activation rows a block in the converted activations */
+#define GEMM_CHUNK    32
+#define GEMM_SUPER    256
+#define GEMM_ROWS_MAX 256 /* rows of a call at most */
+#define GEMM_ROWS     16  /* activation rows a block in the converted activations */
 
 /* Where bit 4 (or 5) of q[k] lies in its plane: the index bits of k, [h i1 i0 b1 b0], become [b1 i1 i0 b0 h]. */
 static inline int gemm_high_bit(int k)
