@@ -55,7 +55,7 @@ $(B)/%.o: %.c
 
 # The catalogue is part of this object (.incbin), which -MMD cannot see.
 $(B)/server/catalogue.o: conf/models.ini
-$(B)/server/catalogue.o: CFLAGS += -DSTEPD_DATADIR='"$(PREFIX)/share/stepd"'
+$(B)/server/catalogue.o $(B)/server/models.o: CFLAGS += -DSTEPD_DATADIR='"$(PREFIX)/share/stepd"'
 
 define KERN_RULE
 $(B)/$(1)/%.o: %.c
@@ -143,6 +143,7 @@ check: tests
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) --serial $(call in_group,models) $(addprefix $(VARIANT)=,$(PY_TESTS))
 
 MODEL   ?= smollm2-135m
+IMAGE_MODEL ?= $(CURDIR)/models/tiny-t2i
 export STEPD_MODELS ?= $(CURDIR)/models
 export STEPD_TEST_MODEL ?= $(STEPD_MODELS)/smollm2-135m-instruct-q4_1.gguf
 pull: $(B)/stepd
@@ -152,7 +153,7 @@ pull: $(B)/stepd
 run:
 	@conf/setup.sh build
 	@$(MAKE) -s -j2 pull
-	@exec $(B)/stepd serve $(MODEL) $(ARGS)
+	@exec $(B)/stepd serve $(MODEL) $(IMAGE_MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
 ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
@@ -229,16 +230,15 @@ docs: all
 	@$(B)/stepd options --markdown > docs/configuration.md
 	@$(B)/stepd options --ini > conf/stepd.ini
 
-DOCS := README.md $(wildcard docs/*.md)
 install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
 	[ ! -e $(B)/stepd-cuda.so ] || install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/stepd $(B)/stepd-cuda.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/stepd conf/models.ini conf/stepd.ini conf/grafana.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd $(DOCS) LICENSE
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd README.md $(wildcard docs/*.md) LICENSE
 	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf
-	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(SYSCONFDIR)/stepd $(DESTDIR)$(PREFIX)/share/stepd/models
+	cp -r models/tiny-t2i $(DESTDIR)$(PREFIX)/share/stepd/models/
 	sed 's#/usr/local#$(PREFIX)#g' conf/stepd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/stepd.service
-	install -d $(DESTDIR)$(SYSCONFDIR)/stepd
 	[ -e $(DESTDIR)$(SYSCONFDIR)/stepd/stepd.ini ] || sed 's#^; model =.*#model = $(MODEL)#' conf/stepd.ini > $(DESTDIR)$(SYSCONFDIR)/stepd/stepd.ini
 
 clean:

@@ -24,6 +24,10 @@ int srv_path_fmt(char *out, size_t n, struct err *e, const char *fmt, ...)
     return 0;
 }
 
+#ifndef STEPD_DATADIR
+#define STEPD_DATADIR "/usr/local/share/stepd"
+#endif
+
 static const char *env(const char *name)
 {
     const char *v = getenv(name);
@@ -86,7 +90,7 @@ int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_
         if (!rc && !exists(path))
             rc = err_set(e, ERR_NOTFOUND, "model '%s' is not here yet: run `stepd pull %s`", arg,
                          arg);
-    } else if (!below(arg, dir, path, n)) {
+    } else if (!below(arg, dir, path, n) && !below(arg, STEPD_DATADIR "/models", path, n)) {
         size_t len = strlen(arg);
         bool file = len > 5 && strcmp(arg + len - 5, ".gguf") == 0;
         if ((file || strchr(arg, '/')) && strncmp(arg, "hf:", 3) != 0)

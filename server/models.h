@@ -11,7 +11,7 @@
 int srv_models_dir(const char *given, char *out, size_t n, struct err *e);
 
 /* MODEL to a path: an existing file or folder as it is; else a catalogue name, or a path below the models
- * folder (as `stepd pull` leaves them, "hf:" in front allowed). models_dir as `given` above.
+ * folder (as `stepd pull` leaves them, "hf:" in front allowed), or below the installed one (tiny-t2i). models_dir as `given` above.
  * ERR_NOTFOUND says what to do. */
 int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_t n, struct err *e);
 
