@@ -30,7 +30,7 @@ struct api_model {
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
     struct grammar_vocab *vocab; /* of grammars; made when the first one is (structured.c) */
-    bool control_first[256]; /* first bytes of those texts */
+    bool control_first[256];     /* first bytes of those texts */
 };
 
 struct api {
@@ -38,7 +38,7 @@ struct api {
     struct api_model model[API_MODELS_MAX];
     int n_model;
     struct gram_cache *grammars; /* compiled ones */
-    struct image_store *images; /* pictures behind addresses */
+    struct image_store *images;  /* pictures behind addresses */
 };
 
 /* Endpoints; each is the prepare function of a route. */

@@ -285,10 +285,9 @@ int chat_parse(struct api_call *c, struct gen *g, json_t *o)
     if (chat_limits(c, g, o) || chat_tools(c, g, o) || chat_modalities(c, o) ||
         chat_reasoning(c, g, o))
         return ERR_INVAL;
-    if (g->must_call)
-        return api__bad(c, "tool_choice", "unsupported_value",
-                        "A tool call cannot be forced by this server.");
-    return gen_prompts_alloc(g, 1) ? api__nomem(c) : chat_prompt(c, g, o);
+    if (gen_prompts_alloc(g, 1))
+        return api__nomem(c);
+    return chat_prompt(c, g, o) ? ERR_INVAL : tools_grammar(c, g);
 }
 
 int api_chat(struct api_call *c)

@@ -160,6 +160,9 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o);
 /* tools_request.c: "tools", "tool_choice", "parallel_tool_calls" and the old "functions" of a request. Ends the call on
  * error. */
 int chat_tools(struct api_call *c, struct gen *g, json_t *o);
+/* tools_grammar.c: what a forced call, or free text with strict calls, may be -> g->samp.grammar. After chat_prompt. Ends
+ * the call on error. */
+int tools_grammar(struct api_call *c, struct gen *g);
 /* tools_prompt.c: tools for a model whose template knows none: messages of a normalised list in place, an instruction
  * ahead, calls and results as text. 0 or ERR_NOMEM. */
 int chat_tools_as_text(json_t *messages, const json_t *tools);

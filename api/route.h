@@ -30,9 +30,9 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     double image_queue_timeout_s; /* the same of pictures, which take longer; 600 */
     int max_image_n;              /* pictures a request: 10 */
     int64_t max_image_pixels;     /* width * height of a picture: 0 = the model's own limit */
-    double image_url_ttl_s;   /* response_format "url": how long a picture can be fetched; 3600 */
+    double image_url_ttl_s;     /* response_format "url": how long a picture can be fetched; 3600 */
     size_t grammar_cache_bytes; /* compiled grammars kept for the next request; 64 MiB */
-    size_t image_store_bytes; /* memory of those pictures, the oldest go first; 256 MiB */
+    size_t image_store_bytes;   /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e);

@@ -108,6 +108,7 @@ struct json_form {
     const char *close[4];     /* of each opening mark; NULL: none */
     const char *name, *name2; /* keys */
     const char *args, *args2;
+    bool list;                               /* calls stand in an array */
     bool keyed;                              /* {"NAME": {ARGUMENTS}} */
     enum st_step (*other)(struct stream *s); /* reads what is no JSON after the mark; NULL */
     const void *other_form;
@@ -153,6 +154,7 @@ enum {
 };
 /* Types that the schema of argument `key` of the tool s->name allows; TYPE_ANY where it is unknown. */
 unsigned st_types(const struct stream *s, const char *key);
+unsigned st_schema_types(const json_t *schema); /* of a schema; TYPE_ANY */
 /* A written value of these types as JSON: itself, a Python literal brought to JSON, else a string. */
 void st_put_value(struct stream *s, const char *p, size_t n, unsigned types);
 void st_put_text(struct stream *s, const char *p, size_t n); /* as the inside of a JSON string */

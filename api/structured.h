@@ -22,6 +22,9 @@ struct gram_job {
 int gram_make(struct api_call *c, struct api_model *m, const struct gram_job *job,
               struct grammar **out);
 
+/* tools_grammar.c: what may stand before a chat's answer: its reasoning, and where that has begun, the rest of it. */
+gr_expr tools_think_prefix(struct gr_builder *b, const struct gen *g);
+
 /* Read the fields of a request into g->samp.grammar. Ends the call and returns ERR_INVAL on a bad one. */
 int structured_params(struct api_call *c, struct gen *g, json_t *o);
 

@@ -17,16 +17,22 @@ static const struct tool_family family_hermes = {.name = "hermes",
                                                  .step = tools_json_step,
                                                  .form = &hermes_form};
 
-static const struct json_form list_form = {
-    .close = {"</tool_calls>"}, .name = "name", .args = "arguments", .args2 = "parameters"};
+static const struct json_form list_form = {.list = true,
+                                           .close = {"</tool_calls>"},
+                                           .name = "name",
+                                           .args = "arguments",
+                                           .args2 = "parameters"};
 static const struct tool_family family_tool_calls = {.name = "tool_calls",
                                                      .open = MARKS("<tool_calls>"),
                                                      .control = MARKS("</tool_calls>"),
                                                      .step = tools_json_step,
                                                      .form = &list_form};
 
-static const struct json_form nemotron_form = {
-    .close = {"</TOOLCALL>"}, .name = "name", .args = "arguments", .args2 = "parameters"};
+static const struct json_form nemotron_form = {.list = true,
+                                               .close = {"</TOOLCALL>"},
+                                               .name = "name",
+                                               .args = "arguments",
+                                               .args2 = "parameters"};
 static const struct tool_family family_nemotron = {.name = "nemotron",
                                                    .open = MARKS("<TOOLCALL>"),
                                                    .control = MARKS("</TOOLCALL>"),
@@ -35,8 +41,12 @@ static const struct tool_family family_nemotron = {.name = "nemotron",
 
 static const struct json_form open_form = {
     .name = "name", .args = "arguments", .args2 = "parameters"};
-static const struct tool_family family_granite = {
-    .name = "granite", .open = MARKS("<|tool_call|>"), .step = tools_json_step, .form = &open_form};
+static const struct json_form open_list_form = {
+    .list = true, .name = "name", .args = "arguments", .args2 = "parameters"};
+static const struct tool_family family_granite = {.name = "granite",
+                                                  .open = MARKS("<|tool_call|>"),
+                                                  .step = tools_json_step,
+                                                  .form = &open_list_form};
 static const struct tool_family family_granite_fc = {.name = "granite_fc",
                                                      .open = MARKS("<function_call>"),
                                                      .step = tools_json_step,
@@ -45,15 +55,21 @@ static const struct tool_family family_gigachat = {.name = "gigachat",
                                                    .open = MARKS("<|function_call|>"),
                                                    .step = tools_json_step,
                                                    .form = &open_form};
-static const struct tool_family family_functools = {
-    .name = "functools", .open = MARKS("functools"), .bare = "[{", .step = tools_json_step, .form = &open_form};
+static const struct tool_family family_functools = {.name = "functools",
+                                                    .open = MARKS("functools"),
+                                                    .bare = "[{",
+                                                    .step = tools_json_step,
+                                                    .form = &open_list_form};
 static const struct tool_family family_xlam = {
-    .name = "xlam", .bare = "[{", .step = tools_json_step, .form = &open_form};
+    .name = "xlam", .bare = "[{", .step = tools_json_step, .form = &open_list_form};
 
 static const struct named_form mistral_named = {
     .separator = "[ARGS]", .mid = "[CALL_ID]", .id_last = true, .brace = true};
-static const struct json_form mistral_form = {
-    .name = "name", .args = "arguments", .other = tools_named_step, .other_form = &mistral_named};
+static const struct json_form mistral_form = {.list = true,
+                                              .name = "name",
+                                              .args = "arguments",
+                                              .other = tools_named_step,
+                                              .other_form = &mistral_named};
 static const struct tool_family family_mistral = {.name = "mistral",
                                                   .open = MARKS("[TOOL_CALLS]"),
                                                   .control = MARKS("[CALL_ID]", "[ARGS]"),
@@ -61,8 +77,11 @@ static const struct tool_family family_mistral = {.name = "mistral",
                                                   .step = tools_json_step,
                                                   .form = &mistral_form};
 
-static const struct json_form command_form = {
-    .close = {"<|END_ACTION|>"}, .name = "tool_name", .name2 = "name", .args = "parameters"};
+static const struct json_form command_form = {.list = true,
+                                              .close = {"<|END_ACTION|>"},
+                                              .name = "tool_name",
+                                              .name2 = "name",
+                                              .args = "parameters"};
 static const struct tool_family family_command = {.name = "command",
                                                   .open = MARKS("<|START_ACTION|>"),
                                                   .control = MARKS("<|END_ACTION|>"),
@@ -78,7 +97,8 @@ static const struct tool_family family_internlm = {
     .step = tools_json_step,
     .form = &internlm_form};
 
-static const struct json_form apertus_form = {.close = {"<|tools_suffix|>"}, .keyed = true};
+static const struct json_form apertus_form = {
+    .list = true, .close = {"<|tools_suffix|>"}, .keyed = true};
 static const struct tool_family family_apertus = {.name = "apertus",
                                                   .open = MARKS("<|tools_prefix|>"),
                                                   .control = MARKS("<|tools_suffix|>"),

@@ -223,14 +223,17 @@ static int choose_old(struct api_call *c, struct gen *g, json_t *v, bool *none)
 int chat_tools(struct api_call *c, struct gen *g, json_t *o)
 {
     json_t *tools = json_object_get(o, "tools"), *old = json_object_get(o, "functions");
-    bool none = false, parallel = true;
+    bool none = false, parallel;
     if (tools && !json_is_null(tools) && add_tools(c, g, tools, "tools"))
         return ERR_INVAL;
     if (old && !json_is_null(old) && !g->tools && add_tools(c, g, old, "functions"))
         return ERR_INVAL;
     if (choose(c, g, json_object_get(o, "tool_choice"), &none) ||
-        choose_old(c, g, json_object_get(o, "function_call"), &none) ||
-        api__get_bool(c, o, "parallel_tool_calls", &parallel))
+        choose_old(c, g, json_object_get(o, "function_call"), &none))
+        return ERR_INVAL;
+    /* A small model that is made to call never stops calling: one call, unless more are asked for. */
+    parallel = !g->must_call;
+    if (api__get_bool(c, o, "parallel_tool_calls", &parallel))
         return ERR_INVAL;
     if (none || !json_array_size(g->tools)) {
         json_decref(g->tools);

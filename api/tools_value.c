@@ -72,12 +72,17 @@ static unsigned types_of_schema(const json_t *schema, int depth)
     return types;
 }
 
+unsigned st_schema_types(const json_t *schema)
+{
+    unsigned types = types_of_schema(schema, 0);
+    return types ? types : TYPE_ANY;
+}
+
 unsigned st_types(const struct stream *s, const char *key)
 {
     bool known;
     const json_t *p = st_parameters(s, buf_cstr(&s->name), &known);
-    unsigned types = types_of_schema(json_object_get(json_object_get(p, "properties"), key), 0);
-    return types ? types : TYPE_ANY;
+    return st_schema_types(json_object_get(json_object_get(p, "properties"), key));
 }
 
 /* ---- literals ---- */

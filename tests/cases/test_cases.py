@@ -12,7 +12,6 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 from daemon import SLOW, SMOLLM2, STEPD, TOP, Daemon  # noqa: E402
 
 NEEDS = {
-    "tools": "C30 C31 C32 C37 C40 C43 C44 C45",
     "embeddings": "C51",
     "a model that wants bos": "C12",
 }
