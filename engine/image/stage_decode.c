@@ -3,15 +3,13 @@
  * bytes do not either. See model.h. */
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/image/model.h"
+#include "engine/image/tile.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define GROUP    8   /* pictures decoded in one run */
-#define TILE_MAX 128 /* latents, of a side */
-#define TILE_MIN 8
+#define GROUP 8 /* pictures decoded in one run */
 
 struct tiles {
     struct pipe *p;
@@ -65,112 +63,46 @@ static void to_pixels(struct img_job *j, const float *rgb)
 
 /* ---- tiles ---- */
 
-/* A plane of tiles: positions 0, step, 2 step, ..., the last one moved back to the edge. */
-static int tile_count(int all, int tile, int step)
-{
-    return all <= tile ? 1 : (all - tile + step - 1) / step + 1;
-}
-static int tile_at(int i, int all, int tile, int step)
-{
-    int at = i * step;
-    return all <= tile ? 0 : at + tile > all ? all - tile : at;
-}
-
-/* Weight of pixel i of n: a ramp over `ramp` pixels at the ends that have a neighbour. */
-static float ramp_at(int i, int n, int ramp, bool before, bool behind)
-{
-    float w = 1;
-    if (before && i < ramp)
-        w = ((float)i + 0.5f) / (float)ramp;
-    if (behind && n - 1 - i < ramp) {
-        float v = ((float)(n - 1 - i) + 0.5f) / (float)ramp;
-        w = v < w ? v : w;
-    }
-    return w;
-}
-
-struct canvas {
-    float *sum;    /* [3, H, W] */
-    float *weight; /* [H, W] */
-    int w, h;      /* pixels */
-};
-
-static void blend(struct canvas *v, const struct img_tile *t, int x0, int y0, int f)
-{
-    int tw = t->w * f, th = t->h * f, ramp_x = tw / 4, ramp_y = th / 4;
-    size_t plane = (size_t)v->w * (size_t)v->h, tile = (size_t)tw * (size_t)th;
-    for (int y = 0; y < th; y++) {
-        float wy = ramp_at(y, th, ramp_y, y0 > 0, y0 + th < v->h);
-        for (int x = 0; x < tw; x++) {
-            float w = wy * ramp_at(x, tw, ramp_x, x0 > 0, x0 + tw < v->w);
-            size_t at = (size_t)(y0 + y) * (size_t)v->w + (size_t)(x0 + x);
-            size_t from = (size_t)y * (size_t)tw + (size_t)x;
-            v->weight[at] += w;
-            for (size_t c = 0; c < 3; c++)
-                v->sum[c * plane + at] += w * t->rgb[c * tile + from];
-        }
-    }
-}
-
-static void cut(const struct img_job *j, struct img_tile *t, int x0, int y0)
-{
-    for (int c = 0; c < j->c; c++)
-        for (int y = 0; y < t->h; y++)
-            memcpy(t->latent + ((size_t)c * (size_t)t->h + (size_t)y) * (size_t)t->w,
-                   j->x + ((size_t)c * (size_t)j->h + (size_t)(y0 + y)) * (size_t)j->w + x0,
-                   (size_t)t->w * sizeof(float));
-}
-
 static int tiles_decode(struct image_model *m, struct img_job *j, struct img_tile *t,
-                        struct canvas *v, const struct img_yield *y, struct err *e)
+                        struct tile_canvas *v, const struct img_yield *y, struct err *e)
 {
-    int f = m->pipe[0].factor, sx = t->w * 3 / 4, sy = t->h * 3 / 4, rc = 0;
-    int nx = tile_count(j->w, t->w, sx), ny = tile_count(j->h, t->h, sy);
-    for (int i = 0; i < nx * ny && !rc; i++) {
-        int x0 = tile_at(i % nx, j->w, t->w, sx), y0 = tile_at(i / nx, j->h, t->h, sy);
-        cut(j, t, x0, y0);
+    int f = m->pipe[0].factor, rc = 0, n = tile_count(t, j->h, j->w);
+    for (int i = 0; i < n && !rc; i++) {
+        struct tile_rect r = {.w = t->w, .h = t->h};
+        tile_at(t, j->h, j->w, i, &r.y0, &r.x0);
+        tile_cut(t->latent, j->x, j->c, j->w, j->h, &r);
         rc = tiles_run(m, t, 1, y, e);
         if (!rc)
-            blend(v, t, x0 * f, y0 * f, f);
+            tile_canvas_add(v, t->rgb, &(struct tile_rect){r.x0 * f, r.y0 * f, r.w * f, r.h * f});
     }
-    size_t plane = (size_t)v->w * (size_t)v->h;
-    for (size_t i = 0; i < plane * 3 && !rc; i++)
-        v->sum[i] /= v->weight[i % plane];
+    if (!rc)
+        tile_canvas_finish(v);
     return rc;
 }
 
 static int decode_tiled(struct image_model *m, struct img_job *j, const struct img_yield *y,
                         struct err *e)
 {
-    int side = TILE_MAX, f = m->pipe[0].factor;
+    int f = m->pipe[0].factor;
     struct img_tile t = {0};
-    size_t peak;
-    do {
-        t.h = j->h < side ? j->h : side;
-        t.w = j->w < side ? j->w : side;
-        peak = imodel__decode_peak(m, t.h, t.w);
-        side = side * 3 / 4;
-    } while (peak > m->work_max && side >= TILE_MIN);
-    if (peak > m->work_max)
-        return err_set(e, ERR_NOMEM,
-                       "decoding needs %zu MiB even in the smallest tiles, %zu are allowed",
-                       peak >> 20, m->work_max >> 20);
+    struct tile_canvas v;
+    int rc = tile_pick(m, imodel__decode_peak, j->h, j->w, &t, e);
+    if (rc)
+        return rc;
     log_debug("image", "decode %dx%d latents in tiles of %dx%d", j->w, j->h, t.w, t.h);
-    struct canvas v = {.w = j->p.width, .h = j->p.height};
-    size_t plane = (size_t)v.w * (size_t)v.h, tile = (size_t)t.w * (size_t)t.h;
-    v.sum = mem_calloc(plane * 3, sizeof *v.sum);
-    v.weight = mem_calloc(plane, sizeof *v.weight);
+    size_t tile = (size_t)t.w * (size_t)t.h;
+    rc = tile_canvas_open(&v, 3, j->p.width, j->p.height);
     t.latent = mem_alloc(tile * (size_t)j->c * sizeof(float));
     t.rgb = mem_alloc(tile * (size_t)(f * f) * 3 * sizeof(float));
-    int rc = v.sum && v.weight && t.latent && t.rgb
-                 ? tiles_decode(m, j, &t, &v, y, e)
-                 : err_set(e, ERR_NOMEM, "no memory for a picture's tiles");
+    if (rc || !t.latent || !t.rgb)
+        rc = err_set(e, ERR_NOMEM, "no memory for a picture's tiles");
+    else
+        rc = tiles_decode(m, j, &t, &v, y, e);
     if (!rc) {
         to_pixels(j, v.sum);
         j->stage = IMG_DONE;
     }
-    free(v.sum);
-    free(v.weight);
+    tile_canvas_close(&v);
     free(t.latent);
     free(t.rgb);
     return rc;

@@ -1,6 +1,6 @@
 /* The first stage: prompts to hidden states, pictures that are edited to latents, the starting noise. See model.h. */
 #include "engine/base/mem.h"
-#include "engine/image/model.h"
+#include "engine/image/tile.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -138,12 +138,68 @@ static void image_body(struct image_model *m, void *arg)
     a->p->cls->encode_image(a->p, &m->nn, a->t, 1);
 }
 
+static size_t image_peak(struct image_model *m, int h, int w)
+{
+    struct img_tile t = {.h = h, .w = w};
+    struct encode_image a = {&m->pipe[0], &t};
+    size_t peak = imodel__peak(m, &(struct image_body){image_body, &a, NULL});
+    return peak ? peak : SIZE_MAX;
+}
+
+static int tiles_encode(struct image_model *m, struct img_tile *whole, struct img_tile *t,
+                        struct tile_canvas *v, const struct img_yield *y, struct err *e)
+{
+    struct encode_image a = {&m->pipe[0], t};
+    int f = a.p->factor, rc = 0, n = tile_count(t, whole->h, whole->w);
+    for (int i = 0; i < n && !rc; i++) {
+        struct tile_rect r = {.w = t->w, .h = t->h};
+        tile_at(t, whole->h, whole->w, i, &r.y0, &r.x0);
+        tile_cut(t->rgb, whole->rgb, 3, whole->w * f, whole->h * f,
+                 &(struct tile_rect){r.x0 * f, r.y0 * f, r.w * f, r.h * f});
+        rc = imodel__run(m, &(struct image_body){image_body, &a, y}, NULL, e);
+        if (!rc)
+            tile_canvas_add(v, t->latent, &r);
+    }
+    if (!rc) {
+        tile_canvas_finish(v);
+        memcpy(whole->latent, v->sum,
+               (size_t)a.p->c * (size_t)whole->h * (size_t)whole->w * sizeof(float));
+    }
+    return rc;
+}
+
+static int encode_tiled(struct image_model *m, struct img_tile *whole, const struct img_yield *y,
+                        struct err *e)
+{
+    const struct pipe *p = &m->pipe[0];
+    struct img_tile t = {0};
+    struct tile_canvas v;
+    int rc = tile_pick(m, image_peak, whole->h, whole->w, &t, e);
+    if (rc)
+        return rc;
+    size_t tile = (size_t)t.w * (size_t)t.h;
+    rc = tile_canvas_open(&v, p->c, whole->w, whole->h);
+    t.latent = mem_alloc(tile * (size_t)p->c * sizeof(float));
+    t.rgb = mem_alloc(tile * (size_t)(p->factor * p->factor) * 3 * sizeof(float));
+    if (rc || !t.latent || !t.rgb)
+        rc = err_set(e, ERR_NOMEM, "no memory for a picture's tiles");
+    else
+        rc = tiles_encode(m, whole, &t, &v, y, e);
+    tile_canvas_close(&v);
+    free(t.latent);
+    free(t.rgb);
+    return rc;
+}
+
 int imodel__encode_image(struct image_model *m, struct img_tile *t, const struct img_yield *y,
                          struct err *e)
 {
     struct encode_image a = {&m->pipe[0], t};
     if (!a.p->cls->encode_image)
         return err_set(e, ERR_UNSUPPORTED, "this model does not edit pictures");
+    size_t peak = image_peak(m, t->h, t->w);
+    if (peak != SIZE_MAX && peak > m->work_max)
+        return encode_tiled(m, t, y, e);
     return imodel__run(m, &(struct image_body){image_body, &a, y}, NULL, e);
 }
 
