@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include "engine/base/err.h"
+#include "engine/encode.h"
 #include "engine/grammar.h"
 #include "engine/image.h"
 #include "engine/ops.h" /* struct sample_row, struct sample_out, enum eng_precision */
@@ -46,10 +47,11 @@ struct eng_info {     /* of an open engine; constant */
     int32_t n_block;   /* blocks in the pool, block 0 (null) included */
     int max_seqs, max_rows, max_logit_rows;
     size_t weight_bytes, kv_bytes, work_bytes;
-    uint64_t layout_id; /* dtype + layout version: part of every prefix hash */
-    bool lookahead;     /* a step may begin while the one before is not over */
-    const struct eng_image_info
-        *image; /* of an image model (eng_image_*); NULL: a text model (eng_step_*) */
+    uint64_t layout_id;                 /* dtype + layout version: part of every prefix hash */
+    bool lookahead;                     /* a step may begin while the one before is not over */
+    const struct eng_image_info *image; /* of an image model (eng_image_*) */
+    const struct eng_encoder_info
+        *encoder; /* of an encoder (eng_encode); both NULL: a language model (eng_step_*) */
 };
 
 /* In step_seq.tok: the token that logit row i (plan order) of the step begun before this one chose, whether

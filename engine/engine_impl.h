@@ -8,6 +8,7 @@
 #include "engine/kv.h"
 #include "engine/models/model.h"
 
+struct encode_model;
 struct image_model;
 struct null_device; /* scripted tokens instead of a model */
 
@@ -34,6 +35,7 @@ struct engine {
     int n_logit;   /* of the last step */
     struct null_device *null;
     struct image_model *image; /* an image model: everything above but l.info is empty */
+    struct encode_model *encode; /* an encoder: the same */
     struct err failed; /* code != 0: the device failed; sticky */
 };
 

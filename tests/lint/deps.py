@@ -21,6 +21,7 @@ RULES = {
     "engine/text": [BASE, "engine/load/", "engine/quant/", "engine/grammar.h"],
     "engine/models": [BASE, "engine/"],
     "engine/image": [BASE, "engine/"],
+    "engine/encode": [BASE, "engine/"],
     "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine/cpu": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine": [BASE, "engine/"],

@@ -1,0 +1,287 @@
+/* Opening and running an encoder model. See encode.h. */
+#include "engine/encode/encode.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/backend.h"
+#include "engine/base/mem.h"
+#include "engine/encode/bert.h"
+#include "engine/engine.h"
+#include "engine/kv.h"
+
+struct encode_model {
+    struct comp comp;
+    struct source *src;
+    const struct backend *be;
+    struct dev *dev; /* NULL: a plan */
+    struct nn_weights *weights;
+    struct nn nn;
+    struct bert *bert;
+    struct eng_encoder_info info;
+    size_t work_max;   /* bytes of the work buffer at most */
+    struct err failed; /* code != 0: the device failed; sticky */
+};
+
+static int device_open(struct encode_model *m, const struct eng_opts *o, struct eng_info *info,
+                       struct err *e)
+{
+    struct backend_opts bo = {.n_threads = o->n_threads,
+                              .pin = !o->no_pin,
+                              .isa = o->isa,
+                              .precision = o->precision,
+                              .loose = o->loose};
+    struct backend_info bi = {0};
+    if (!m->be->image_begin)
+        return err_set(e, ERR_UNSUPPORTED, "device %s can't run encoders", m->be->name);
+    int rc = m->be->open(&m->dev, &bo, e);
+    if (rc)
+        return rc;
+    m->be->info(m->dev, &bi);
+    snprintf(info->backend, sizeof info->backend, "%s", bi.name);
+    m->nn = (struct nn){.be = m->be, .dev = m->dev, .mul = bi.mul_dtype, .failed = ""};
+    return 0;
+}
+
+static size_t available(const struct encode_model *m)
+{
+    size_t free_bytes = 0, total;
+    if (m->be->memory)
+        return m->be->memory(&free_bytes, &total) ? 0 : free_bytes;
+    return eng_memory_available("");
+}
+
+static int facts(struct encode_model *m, const struct eng_opts *o, struct err *e)
+{
+    struct eng_encoder_info said = {0};
+    int rc = encode__files_read(o->path, &said, e);
+    if (rc)
+        return rc;
+    bert_facts(m->bert, &m->info);
+    if (said.n_tok_max && said.n_tok_max < m->info.n_tok_max)
+        m->info.n_tok_max = said.n_tok_max;
+    if (o->n_ctx > 0 && o->n_ctx < m->info.n_tok_max)
+        m->info.n_tok_max = o->n_ctx;
+    m->info.pooling = said.pooling;
+    memcpy(m->info.prompt, said.prompt, sizeof said.prompt);
+    return 0;
+}
+
+static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng_info *info,
+                    bool plan, struct err *e)
+{
+    int rc;
+    if (o->device && !strcmp(o->device, "null"))
+        return err_set(e, ERR_UNSUPPORTED, "device null has no encoders");
+    if ((rc = backend_find(o->device, &m->be, e)))
+        return rc;
+    m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
+    if ((rc = encode__config_open(&m->comp.cfg, o->path, e)) ||
+        (rc = source_open(&m->src, o->path, e)))
+        return rc;
+    snprintf(m->comp.name, sizeof m->comp.name, "encoder");
+    m->comp.map = (struct source_map){.src = m->src};
+    if ((!plan && (rc = device_open(m, o, info, e))) ||
+        (rc = nn_weights_open(&m->weights, m->be, m->dev, o->precision, e)) ||
+        (rc = bert_open(&m->bert, m->weights, &m->comp, e)) || (rc = facts(m, o, e)))
+        return rc;
+    m->work_max = o->work_bytes ? o->work_bytes : available(m) / 2;
+    info->weight_bytes = nn_weights_bytes(m->weights);
+    info->n_ctx = m->info.n_tok_max;
+    info->n_vocab = bert_vocab(m->bert);
+    info->max_rows = o->max_rows > 0 ? o->max_rows : 512;
+    info->encoder = &m->info;
+    snprintf(info->arch, sizeof info->arch, "%.31s", config_str(m->comp.cfg, "model_type", ""));
+    return 0;
+}
+
+int encode_model_open(struct encode_model **out, const struct eng_opts *o, struct eng_info *info,
+                      struct err *e)
+{
+    struct encode_model *m = mem_calloc(1, sizeof *m);
+    *out = NULL;
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the encoder");
+    int rc = open_all(m, o, info, false, e);
+    if (rc) {
+        err_prefix(e, "%s", o->path);
+        encode_model_close(m);
+        return rc;
+    }
+    info->work_bytes = m->work_max;
+    *out = m;
+    return 0;
+}
+
+void encode_model_close(struct encode_model *m)
+{
+    if (!m)
+        return;
+    nn_close(&m->nn);
+    bert_close(m->bert);
+    nn_weights_close(m->weights);
+    if (m->dev)
+        m->be->close(m->dev);
+    source_close(m->src);
+    config_close(m->comp.cfg);
+    free(m);
+}
+
+/* ---- a batch ---- */
+
+struct run {
+    int32_t *start, *ids, *pos, *type; /* of one piece of memory, start first */
+    float *states;
+    struct bert_batch b;
+};
+
+static int check_rows(const struct encode_model *m, const struct eng_encode_row *rows, int n,
+                      struct err *e)
+{
+    int32_t n_vocab = bert_vocab(m->bert);
+    if (n < 1 || n > ENG_ENCODE_ROWS)
+        return err_set(e, ERR_INVAL, "encode: %d texts in a batch", n);
+    for (int i = 0; i < n; i++) {
+        if (rows[i].n < 1 || rows[i].n > m->info.n_tok_max || rows[i].second < 0 || !rows[i].out)
+            return err_set(e, ERR_INVAL, "encode: a text of %d tokens, 1 to %d are possible",
+                           rows[i].n, m->info.n_tok_max);
+        for (int32_t k = 0; k < rows[i].n; k++)
+            if (rows[i].ids[k] < 0 || rows[i].ids[k] >= n_vocab)
+                return err_set(e, ERR_INVAL, "encode: token id %d is outside the vocabulary",
+                               rows[i].ids[k]);
+    }
+    return 0;
+}
+
+static int run_fill(struct run *r, const struct encode_model *m, const struct eng_encode_row *rows,
+                    int n)
+{
+    size_t all = 0, width = (size_t)bert_width(m->bert);
+    for (int i = 0; i < n; i++)
+        all += (size_t)rows[i].n;
+    r->start = mem_alloc(((size_t)n + 1 + 3 * all) * sizeof *r->start);
+    r->states = m->info.n_label ? NULL : mem_alloc(all * width * sizeof *r->states);
+    if (!r->start || (!r->states && !m->info.n_label))
+        return ERR_NOMEM;
+    r->ids = r->start + n + 1;
+    r->pos = r->ids + all;
+    r->type = r->pos + all;
+    int32_t at = 0;
+    for (int i = 0; i < n; i++) {
+        r->start[i] = at;
+        bert_positions(m->bert, rows[i].ids, rows[i].n, r->pos + at);
+        for (int32_t k = 0; k < rows[i].n; k++, at++) {
+            r->ids[at] = rows[i].ids[k];
+            r->type[at] = k >= rows[i].second && m->info.n_type > 1;
+        }
+    }
+    r->start[n] = at;
+    r->b = (struct bert_batch){n, r->ids, r->pos, r->type, r->start};
+    return 0;
+}
+
+/* x [n, d] into out [d]; sums in double and in this order. */
+static void pool(enum eng_pooling how, const float *x, int32_t n, size_t d, float *out)
+{
+    const float *one = how == ENG_POOL_LAST ? x + (size_t)(n - 1) * d : x;
+    if (how == ENG_POOL_CLS || how == ENG_POOL_LAST) {
+        memcpy(out, one, d * sizeof *out);
+        return;
+    }
+    for (size_t c = 0; c < d; c++) {
+        double sum = 0;
+        float most = x[c];
+        for (int32_t i = 0; i < n; i++) {
+            float v = x[(size_t)i * d + c];
+            sum += (double)v;
+            most = v > most ? v : most;
+        }
+        out[c] = how == ENG_POOL_MAX ? most : (float)(sum / n);
+    }
+}
+
+static int run_device(struct encode_model *m, const struct run *r, float *scores, struct err *e)
+{
+    nn_begin(&m->nn, true);
+    bert_run(m->bert, &m->nn, &r->b, r->states, scores);
+    size_t need = m->nn.mem.peak;
+    if (m->nn.rc)
+        return nn_end(&m->nn, e);
+    if (need > m->work_max)
+        return err_set(e, ERR_NOMEM, "a batch needs %zu MiB of work memory, %zu MiB are allowed",
+                       need >> 20, m->work_max >> 20);
+    int rc = nn_reserve(&m->nn, need);
+    if (rc)
+        return err_set(e, rc, "no device memory for a batch: %zu MiB", need >> 20);
+    nn_begin(&m->nn, false);
+    bert_run(m->bert, &m->nn, &r->b, r->states, scores);
+    return nn_end(&m->nn, e);
+}
+
+int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, int n,
+                     struct err *e)
+{
+    struct run r = {0};
+    size_t width = (size_t)bert_width(m->bert), n_label = (size_t)m->info.n_label;
+    if (m->failed.code)
+        return err_set(e, m->failed.code, "%s", m->failed.text);
+    int rc = check_rows(m, rows, n, e);
+    if (rc)
+        return rc;
+    float *scores = mem_alloc(((size_t)n * n_label + 1) * sizeof *scores);
+    rc = scores ? run_fill(&r, m, rows, n) : ERR_NOMEM;
+    if (rc)
+        err_set(e, rc, "no memory for a batch of %d texts", n);
+    else
+        rc = run_device(m, &r, scores, e);
+    for (int i = 0; i < n && !rc; i++) {
+        if (n_label)
+            memcpy(rows[i].out, scores + (size_t)i * n_label, n_label * sizeof *scores);
+        else
+            pool(m->info.pooling, r.states + (size_t)r.start[i] * width, rows[i].n, width,
+                 rows[i].out);
+    }
+    if (rc == ERR_DEVICE)
+        err_set(&m->failed, rc, "%s", e ? e->text : "the device failed");
+    free(scores);
+    free(r.start);
+    free(r.states);
+    return rc;
+}
+
+/* ---- the memory plan: everything found and counted, nothing opened ---- */
+
+/* A batch of one longest text: what any step must be able to do. */
+static int plan_work(struct encode_model *m, size_t *out, struct err *e)
+{
+    int32_t start[2] = {0, m->info.n_tok_max};
+    struct bert_batch b = {.n = 1, .start = start};
+    nn_begin(&m->nn, true);
+    bert_run(m->bert, &m->nn, &b, NULL, NULL);
+    *out = m->nn.mem.peak;
+    return nn_end(&m->nn, e);
+}
+
+int encode_model_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
+{
+    struct eng_info info = {0};
+    *out = (struct eng_memory){0};
+    struct encode_model *m = mem_calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_NOMEM, "no memory for the plan");
+    int rc = open_all(m, o, &info, true, e);
+    if (!rc)
+        rc = plan_work(m, &out->work, e);
+    if (rc) {
+        err_prefix(e, "%s", o->path);
+    } else {
+        out->file = source_bytes(m->src);
+        out->weights = info.weight_bytes;
+        out->total = out->weights + out->work;
+        out->n_ctx = info.n_ctx;
+        out->available = available(m);
+    }
+    encode_model_close(m);
+    return rc;
+}

@@ -1,0 +1,133 @@
+/* Which folders hold encoders, and what sentence-transformers keeps beside a model: folders N_Pooling and N_Dense, sentence_bert_config.json,
+ * config_sentence_transformers.json. Without them: the mean over the tokens, normalised. */
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "engine/encode/encode.h"
+#include "engine/load/config.h"
+
+#define MODULES_MAX 9 /* numbers in front of a module's folder */
+
+const char *const encode__model_types[] = {"bert",      "roberta",    "xlm-roberta",
+                                           "camembert", "nomic_bert", NULL};
+
+int encode__config_open(struct config **out, const char *dir, struct err *e)
+{
+    char path[PATH_MAX];
+    struct err local;
+    int n = snprintf(path, sizeof path, "%s/config.json", dir);
+    if (n < 0 || (size_t)n >= sizeof path)
+        return err_set(e ? e : &local, ERR_LIMIT, "%.150s: path is too long", dir);
+    return config_open(out, path, e ? e : &local);
+}
+
+/* Language models have such a configuration too: the kind of model decides. */
+bool eng_path_is_encoder(const char *path)
+{
+    struct config *c = NULL;
+    bool is = false;
+    if (!path || encode__config_open(&c, path, NULL))
+        return false;
+    const char *type = config_str(c, "model_type", "");
+    for (int i = 0; encode__model_types[i] && !is; i++)
+        is = strcmp(type, encode__model_types[i]) == 0;
+    config_close(c);
+    return is;
+}
+
+static bool path_of(char out[PATH_MAX], const char *dir, const char *name)
+{
+    int n = snprintf(out, PATH_MAX, "%s/%s", dir, name);
+    return n > 0 && n < PATH_MAX && access(out, R_OK) == 0;
+}
+
+static int pooling_of(struct config *c, enum eng_pooling *out, struct err *e)
+{
+    static const struct {
+        const char *flag, *word;
+        enum eng_pooling pooling;
+    } modes[] = {{"pooling_mode_mean_tokens", "mean", ENG_POOL_MEAN},
+                 {"pooling_mode_cls_token", "cls", ENG_POOL_CLS},
+                 {"pooling_mode_lasttoken", "lasttoken", ENG_POOL_LAST},
+                 {"pooling_mode_max_tokens", "max", ENG_POOL_MAX}};
+    const char *word = config_str(c, "pooling_mode", "");
+    int n = 0;
+    for (size_t i = 0; i < sizeof modes / sizeof modes[0]; i++)
+        if (config_bool(c, modes[i].flag, false) || strcmp(word, modes[i].word) == 0) {
+            *out = modes[i].pooling;
+            n++;
+        }
+    int rc = config_error(c, e);
+    if (!rc && n != 1)
+        rc = err_set(e, ERR_UNSUPPORTED,
+                     "pooling: one of mean, cls, lasttoken and max is expected, %d are set", n);
+    return rc;
+}
+
+/* The pooling module; a dense layer behind it is not computed here, so such a model would give other vectors. */
+static int read_modules(const char *dir, struct eng_encoder_info *out, struct err *e)
+{
+    char path[PATH_MAX], name[40];
+    struct config *c = NULL;
+    int rc = 0;
+    for (int i = 0; i <= MODULES_MAX && !rc; i++) {
+        snprintf(name, sizeof name, "%d_Dense", i);
+        if (path_of(path, dir, name))
+            return err_set(e, ERR_UNSUPPORTED, "%s: a dense layer after the pooling", path);
+        snprintf(name, sizeof name, "%d_Pooling/config.json", i);
+        if (!path_of(path, dir, name))
+            continue;
+        rc = config_open(&c, path, e);
+        if (!rc && (rc = pooling_of(c, &out->pooling, e)))
+            err_prefix(e, "%s", path);
+        config_close(c);
+        c = NULL;
+    }
+    return rc;
+}
+
+static int read_length(const char *dir, struct eng_encoder_info *out, struct err *e)
+{
+    char path[PATH_MAX];
+    struct config *c;
+    if (!path_of(path, dir, "sentence_bert_config.json"))
+        return 0;
+    int rc = config_open(&c, path, e);
+    if (rc)
+        return rc;
+    out->n_tok_max = (int32_t)config_int(c, "max_seq_length", 0, 1, INT32_MAX);
+    rc = config_error(c, e);
+    config_close(c);
+    return rc;
+}
+
+/* The prompt named by default_prompt_name. */
+static int read_prompt(const char *dir, struct eng_encoder_info *out, struct err *e)
+{
+    char path[PATH_MAX], key[100];
+    struct config *c;
+    if (!path_of(path, dir, "config_sentence_transformers.json"))
+        return 0;
+    int rc = config_open(&c, path, e);
+    if (rc)
+        return rc;
+    snprintf(key, sizeof key, "prompts.%.80s", config_str(c, "default_prompt_name", ""));
+    const char *text = key[8] ? config_str(c, key, "") : "";
+    rc = config_error(c, e);
+    if (!rc && strlen(text) >= sizeof out->prompt)
+        rc = err_set(e, ERR_LIMIT, "%s: a prompt of %zu bytes, %zu at most", path, strlen(text),
+                     sizeof out->prompt - 1);
+    if (!rc)
+        snprintf(out->prompt, sizeof out->prompt, "%s", text);
+    config_close(c);
+    return rc;
+}
+
+int encode__files_read(const char *dir, struct eng_encoder_info *out, struct err *e)
+{
+    int rc = read_modules(dir, out, e);
+    rc = rc ? rc : read_length(dir, out, e);
+    return rc ? rc : read_prompt(dir, out, e);
+}
