@@ -24,6 +24,7 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
     a->o = *o;
     set_default(&a->o.max_n, REQ_N_MAX);
     set_default(&a->o.max_prompts, 64);
+    set_default(&a->o.max_inputs, 2048);
     set_default(&a->o.max_messages, 2048);
     set_default(&a->o.max_json_depth, 64);
     set_default(&a->o.max_logit_bias, 1024);
@@ -262,7 +263,7 @@ int api_model_add(struct api *a, const char *name, const char *aliases, const ch
 {
     if (eng_path_is_image(path)) /* its files are the engine's business alone */
         return api__image_model_add(a, name, aliases, e);
-    struct api_model m = {.created = clock_unix()};
+    struct api_model m = {.created = clock_unix(), .is_encoder = eng_path_is_encoder(path)};
     int rc = check_name(a, name, aliases, e);
     if (!rc)
         rc = text_model_open(&m.text, path, e);
@@ -282,6 +283,8 @@ void api_model_ready(struct api *a, int model, const struct eng_info *info)
     struct api_model *m = &a->model[model];
     m->n_ctx = info->n_ctx;
     m->n_vocab = info->n_vocab;
+    if (info->encoder)
+        m->encoder = *info->encoder;
     if (info->image)
         m->image = *info->image;
     m->ready = true;

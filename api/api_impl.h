@@ -25,6 +25,8 @@ struct api_model {
     bool args_text;         /* it wants arguments of earlier calls as a text, not as an object */
     bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
     struct chat_format format;                    /* how answers are written */
+    bool is_encoder;                              /* makes vectors or scores */
+    struct eng_encoder_info encoder;              /* of an encoder; known once it is ready */
     struct eng_image_info image;                  /* of an image model; known once it is ready */
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
@@ -48,6 +50,8 @@ int api_models(struct api_call *c);
 int api_model(struct api_call *c);
 int api_tokenize(struct api_call *c);
 int api_detokenize(struct api_call *c);
+
+int api_embeddings(struct api_call *c);
 
 int api_images_generations(struct api_call *c);
 int api_images_edits(struct api_call *c);
@@ -96,8 +100,11 @@ const char *api__json_type(const json_t *v); /* "an integer", "a string", ... */
 /* Top-level fields outside both NULL-terminated lists: 400 in strict mode, else a warning header. */
 int api__check_fields(struct api_call *c, json_t *o, const char *const *known,
                       const char *const *own);
-/* "model" of a request -> text model; ends the call when missing, unknown, of the other kind or still loading. */
+/* "model" of a request -> language model; ends the call when missing, unknown, of the other kind or still loading. */
 struct api_model *api__get_model(struct api_call *c, json_t *o);
+/* The same for encoders, and for whatever has a tokenizer. */
+struct api_model *api__get_encoder(struct api_call *c, json_t *o);
+struct api_model *api__get_text_model(struct api_call *c, json_t *o);
 /* The same for image models; the first of them when the request names none. */
 struct api_model *api__get_image_model(struct api_call *c, json_t *o);
 

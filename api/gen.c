@@ -486,7 +486,8 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
         break;
     case EV_IMAGE_STEP:
     case EV_IMAGE:
-        img_pixels_free(ev->px); /* of no text model */
+    case EV_EMBED:
+        event_drop(ev); /* of no language model */
         break;
     case EV_FINISH:
         on_finish(c, g, req * g->n + ev->choice, ev->finish);

@@ -392,6 +392,9 @@ void img_event(struct api_call *c, int req, const struct event *ev)
     struct img_call *g = c->priv;
     (void)req;
     switch (ev->kind) {
+    case EV_EMBED:
+        event_drop(ev); /* of no image model */
+        break;
     case EV_IMAGE_STEP:
         on_step(c, g, ev);
         break;

@@ -323,7 +323,9 @@ static struct api_model *use_model(struct api_call *c, struct api_model *m)
     return m;
 }
 
-struct api_model *api__get_model(struct api_call *c, json_t *o)
+enum kind { KIND_TEXT, KIND_ENCODER, KIND_EITHER };
+
+static struct api_model *get_model(struct api_call *c, json_t *o, enum kind kind)
 {
     json_t *v = json_object_get(o, "model");
     if (!v || json_is_null(v)) {
@@ -344,7 +346,34 @@ struct api_model *api__get_model(struct api_call *c, json_t *o)
         api__refuse(c, 404, "model", NULL, text);
         return NULL;
     }
+    if (m && kind != KIND_EITHER && m->is_encoder != (kind == KIND_ENCODER)) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 m->is_encoder
+                     ? "The model '%.100s' is an encoder and is not supported by this endpoint. "
+                       "Did you mean to use /v1/embeddings?"
+                     : "The model '%.100s' writes text and is not supported by this endpoint. Did "
+                       "you mean to use /v1/chat/completions?",
+                 m->name);
+        api__refuse(c, 404, "model", "model_not_supported", text);
+        return NULL;
+    }
     return m ? use_model(c, m) : NULL;
+}
+
+struct api_model *api__get_model(struct api_call *c, json_t *o)
+{
+    return get_model(c, o, KIND_TEXT);
+}
+
+struct api_model *api__get_encoder(struct api_call *c, json_t *o)
+{
+    return get_model(c, o, KIND_ENCODER);
+}
+
+struct api_model *api__get_text_model(struct api_call *c, json_t *o)
+{
+    return get_model(c, o, KIND_EITHER);
 }
 
 struct api_model *api__get_image_model(struct api_call *c, json_t *o)

@@ -19,6 +19,15 @@ static void put_image_meta(struct buf *b, const struct eng_image_info *im)
             im->refiner ? "true" : "false", img_sampler_name(im->sampler_default));
 }
 
+static void put_encoder_meta(struct buf *b, const struct eng_encoder_info *i)
+{
+    static const char *const pooling[] = {"mean", "cls", "last", "max"};
+    if (i->n_label)
+        buf_fmt(b, ",\"labels\":%d", i->n_label);
+    else
+        buf_fmt(b, ",\"dimensions\":%d,\"pooling\":\"%s\"", i->dim, pooling[i->pooling]);
+}
+
 static void put_model(struct buf *b, const struct api_model *m)
 {
     buf_str(b, "{\"id\":");
@@ -32,23 +41,27 @@ static void put_model(struct buf *b, const struct api_model *m)
             buf_str(b, "\"kind\":\"image\"}");
         return;
     }
-    buf_fmt(b, "\"max_model_len\":%d,\"kind\":\"text\",",
-            m->n_ctx ? m->n_ctx : m->text->n_ctx_train);
+    buf_fmt(b, "\"max_model_len\":%d,\"kind\":\"%s\",", m->n_ctx ? m->n_ctx : m->text->n_ctx_train,
+            !m->is_encoder           ? "text"
+            : m->encoder.n_label > 0 ? "classifier"
+                                     : "embedding");
     buf_str(b, "\"meta\":{\"arch\":");
     buf_json(b, m->text->arch, strlen(m->text->arch));
+    if (m->is_encoder && m->ready)
+        put_encoder_meta(b, &m->encoder);
     buf_fmt(b, ",\"n_vocab\":%d,\"n_params\":%lld,\"size\":%lld}}", tok_n_vocab(m->text->tok),
             (long long)m->text->n_params, (long long)m->text->file_bytes);
 }
 
-/* Text models first: clients that ask for no model by name take the first of the list for a chat. */
+/* Language models first, then encoders: clients that ask for no model by name take the first of the list for a chat. */
 int api_models(struct api_call *c)
 {
     const char *comma = "";
     buf_str(&c->out, "{\"object\":\"list\",\"data\":[");
-    for (int images = 0; images < 2; images++)
+    for (int kind = 0; kind < 3; kind++)
         for (int i = 0; i < c->api->n_model; i++) {
             const struct api_model *m = &c->api->model[i];
-            if ((m->text == NULL) != (images == 1))
+            if (kind != (m->text ? m->is_encoder : 2))
                 continue;
             buf_str(&c->out, comma);
             put_model(&c->out, m);
@@ -194,7 +207,7 @@ static int with_model(struct api_call *c, int (*fn)(struct api_call *, struct ge
         json_object_set_new(o, "model", json_string(only->name)))
         api__nomem(c);
     else
-        m = api__get_model(c, o);
+        m = api__get_text_model(c, o);
     struct gen *g = m ? gen_new(c, m, &none) : NULL;
     int rc = g ? fn(c, g, o) : ERR_INVAL;
     json_decref(o);

@@ -75,7 +75,7 @@ void api_prepare(struct api_call *c)
 void api_event(struct api_call *c, int req, const struct event *ev)
 {
     if (c->done) {
-        img_pixels_free(ev->px);
+        event_drop(ev);
         return;
     }
     c->on_event(c, req, ev);

@@ -16,6 +16,7 @@ struct api; /* models and limits; read-only after set-up */
 struct api_opts {       /* 0 = default; the limits of the operations guide */
     int max_n;          /* choices a request: 128 */
     int max_prompts;    /* prompts a completions request: 64; n x prompts <= 256 */
+    int max_inputs;     /* texts of one embeddings, rerank or score request: 2048 */
     int max_messages;   /* 2048 */
     int max_json_depth; /* 64 */
     int max_logit_bias; /* 1024 entries */

@@ -24,7 +24,7 @@ void mailbox_free(struct mailbox *m)
     while (mailbox_recv(m, &left))
         request_free(left.r);
     for (size_t i = 0; i < m->n_ev; i++)
-        img_pixels_free(m->ev[(m->ev_head + i) % m->ev_cap].px);
+        event_drop(&m->ev[(m->ev_head + i) % m->ev_cap]);
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);
     free(m->msg);

@@ -19,6 +19,11 @@ void request_free(struct request *r)
         free((void *)r->image->p.mask);
         free(r->image);
     }
+    if (r->encode) {
+        free(r->encode->start);
+        free(r->encode->second);
+        free(r->encode);
+    }
     free(r->prompt);
     free(r->samp.bias);
     free(r->samp.mask);
@@ -29,6 +34,28 @@ void request_free(struct request *r)
 struct req_image *req_image_new(void)
 {
     return mem_calloc(1, sizeof(struct req_image));
+}
+
+struct req_encode *req_encode_new(int n_row, bool pairs)
+{
+    struct req_encode *x = mem_calloc(1, sizeof *x);
+    if (!x)
+        return NULL;
+    x->n_row = n_row;
+    x->start = mem_calloc((size_t)n_row + 1, sizeof *x->start);
+    x->second = pairs ? mem_calloc((size_t)n_row, sizeof *x->second) : NULL;
+    if (x->start && (x->second || !pairs))
+        return x;
+    free(x->start);
+    free(x->second);
+    free(x);
+    return NULL;
+}
+
+void event_drop(const struct event *ev)
+{
+    img_pixels_free(ev->px);
+    free(ev->vec);
 }
 
 struct img_pixels *img_pixels_new(int width, int height)

@@ -43,6 +43,14 @@ struct req_image {
     bool progress;       /* EV_IMAGE_STEP after every step, not only with a preview */
 };
 
+/* What a request to an encoder adds: its prompt is n_row texts (or pairs of them) behind each other. */
+struct req_encode {
+    int n_row;
+    int32_t *start; /* [n_row + 1] in tokens; start[0] == 0, start[n_row] == n_prompt */
+    int32_t
+        *second; /* [n_row] where a pair's second text begins, counted in its row; NULL: no pairs */
+};
+
 /* One prompt and its n choices. Made by api with request_new, moved to the engine thread by
  * sched_worker_submit, freed there. */
 struct request {
@@ -66,8 +74,11 @@ struct request {
     int64_t arrival_us;    /* clock_us() when the server had the whole body */
     struct req_image
         *image; /* of an image model: prompt, max_tokens and samp are not used then; else NULL */
+    struct req_encode *encode; /* of an encoder: max_tokens and samp are not used then; else NULL */
 };
 struct req_image *req_image_new(void); /* zeroed; NULL on ERR_NOMEM */
+/* Room for n_row rows, with `second` for pairs; NULL on ERR_NOMEM. */
+struct req_encode *req_encode_new(int n_row, bool pairs);
 
 struct request *request_new(void);    /* zeroed; NULL on ERR_NOMEM */
 void request_free(struct request *r); /* with prompt, bias, mask, grammar; NULL is fine */
@@ -87,6 +98,7 @@ enum event_kind {
     EV_IMAGE_STEP, /* picture `choice` made step `index` of `total`; px: a preview, or NULL */
     EV_IMAGE, /* picture `choice` is finished: px; after it nothing more of this choice. n_prompt and n_output are
                * this picture's: prompt tokens, latent tokens */
+    EV_EMBED, /* vec: the vectors (or scores) of all rows of a request to an encoder; EV_DONE follows */
     EV_DONE,  /* the request ended (all choices, or cancelled): last event, usage is final */
     EV_ERROR, /* the request ended by an error before or during output: last event */
 };
@@ -103,6 +115,7 @@ struct event {
     int total;             /* EV_IMAGE_STEP: steps of this picture */
     int64_t eta_us;        /* EV_IMAGE_STEP: expected time to its end */
     struct img_pixels *px; /* EV_IMAGE_STEP, EV_IMAGE: moves with the event */
+    float *vec;            /* EV_EMBED: [n_row, dim or n_label], malloc'ed; moves with the event */
     /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
     int32_t n_prompt, n_cached,
         n_output; /* tokens; n_cached counts the first choice's prefix hit; n_output the EV_TOKENs of
@@ -113,5 +126,7 @@ struct event {
     int64_t encode_us, denoise_us, decode_us;
     int64_t arrival_us, scheduled_us, first_token_us, done_us;
 };
+/* Free what moves with an event, for those who don't use it. */
+void event_drop(const struct event *ev);
 
 #endif

@@ -6,6 +6,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "sched/encode.h"
 #include "sched/image.h"
 #include "sched/mailbox.h"
 #include "sched/sched.h"
@@ -28,7 +29,8 @@ struct worker {
     enum worker_phase phase;
     struct err err;
     struct eng_info info;
-    struct eng_image_info image; /* what info.image points to */
+    struct eng_image_info image;     /* what info.image points to */
+    struct eng_encoder_info encoder; /* the same */
     bool have_info, stop, draining;
     int64_t drain_us;
     struct sched_stats stats;      /* as of the last turn, with: */
@@ -36,8 +38,9 @@ struct worker {
     int64_t waiting_tok, mail_tok; /* prompt tokens of those */
 
     struct engine *g; /* engine thread only, from here on */
-    struct sched *s;  /* one of the two */
+    struct sched *s;  /* one of the three */
     struct image_lane *lane;
+    struct encode_lane *enc;
     struct turn_user *user; /* NULL: no turns are taken */
     int64_t beat_us;
 };
@@ -78,6 +81,16 @@ static int open_lane(struct worker *w, struct err *e)
     return rc;
 }
 
+static int open_encoder(struct worker *w, struct err *e)
+{
+    struct encode_opts eo = {.step_tokens = w->o.step_tokens, .emit = emit, .arg = w};
+    w->o.max_running = 0;
+    int rc = encode_lane_open(&w->enc, w->g, &eo, e);
+    if (!rc)
+        w->turn_events = encode_lane_events_max(w->enc, TURN_MSGS + (size_t)w->o.max_queue);
+    return rc;
+}
+
 static int open_sched(struct worker *w, struct err *e)
 {
     struct sched_opts so = {.policy = w->o.policy,
@@ -105,8 +118,9 @@ static int open_engine(struct worker *w, struct err *e)
         return rc;
     const struct eng_info *info = eng_info(w->g);
     bool image = info->image != NULL;
-    rc = image ? open_lane(w, e)
-               : open_sched(w, e); /* refuse() reads the bounds once we are ready */
+    rc = image           ? open_lane(w, e)
+         : info->encoder ? open_encoder(w, e)
+                         : open_sched(w, e); /* refuse() reads the bounds once we are ready */
     if (rc)
         return rc;
     /* A device with look-ahead has its own queue: waiting for turns would only empty it. */
@@ -123,6 +137,10 @@ static int open_engine(struct worker *w, struct err *e)
         w->image = *info->image;
         w->info.image = &w->image;
     }
+    if (info->encoder) {
+        w->encoder = *info->encoder;
+        w->info.encoder = &w->encoder;
+    }
     w->have_info = true;
     pthread_mutex_unlock(&w->lock);
     return 0;
@@ -132,13 +150,17 @@ static int open_engine(struct worker *w, struct err *e)
 
 static bool idle(const struct worker *w)
 {
-    return w->lane ? image_lane_idle(w->lane) : sched_idle(w->s);
+    return w->lane  ? image_lane_idle(w->lane)
+           : w->enc ? encode_lane_idle(w->enc)
+                    : sched_idle(w->s);
 }
 
 static void submit(struct worker *w, struct request *r)
 {
     if (w->lane)
         image_lane_submit(w->lane, r);
+    else if (w->enc)
+        encode_lane_submit(w->enc, r);
     else
         sched_submit(w->s, r);
 }
@@ -147,6 +169,8 @@ static void cancel(struct worker *w, uint64_t req)
 {
     if (w->lane)
         image_lane_cancel(w->lane, req);
+    else if (w->enc)
+        encode_lane_cancel(w->enc, req);
     else
         sched_cancel(w->s, req);
 }
@@ -155,6 +179,8 @@ static void fail_all(struct worker *w, int code, const char *text)
 {
     if (w->lane)
         image_lane_fail_all(w->lane, code, text);
+    else if (w->enc)
+        encode_lane_fail_all(w->enc, code, text);
     else
         sched_fail_all(w->s, code, text);
 }
@@ -164,7 +190,9 @@ static int step(struct worker *w, struct err *e)
     bool work = !idle(w);
     if (work)
         turn_take(w->user);
-    int rc = w->lane ? image_lane_step(w->lane, e) : sched_step(w->s, e);
+    int rc = w->lane  ? image_lane_step(w->lane, e)
+             : w->enc ? encode_lane_step(w->enc, e)
+                      : sched_step(w->s, e);
     if (work)
         turn_give(w->user);
     return rc;
@@ -175,13 +203,19 @@ static void publish(struct worker *w, int taken, int64_t taken_tok)
     struct sched_stats st = {0};
     if (w->lane)
         image_lane_stats_get(w->lane, &st);
+    else if (w->enc)
+        encode_lane_stats_get(w->enc, &st);
     else
         sched_stats_get(w->s, &st);
     st.heartbeat_us = clock_us();
     pthread_mutex_lock(&w->lock);
     w->stats = st;
-    w->live = w->lane ? image_lane_live(w->lane) : sched_live(w->s);
-    w->waiting_tok = w->lane ? 0 : sched_waiting_tokens(w->s);
+    w->live = w->lane  ? image_lane_live(w->lane)
+              : w->enc ? encode_lane_live(w->enc)
+                       : sched_live(w->s);
+    w->waiting_tok = w->lane  ? 0
+                     : w->enc ? encode_lane_waiting_tokens(w->enc)
+                              : sched_waiting_tokens(w->s);
     w->mail -= taken;
     w->mail_tok -= taken_tok;
     pthread_mutex_unlock(&w->lock);
@@ -203,7 +237,7 @@ static void take_messages(struct worker *w)
             cancel(w, m.req);
             break;
         case MSG_FINISH_CHOICE:
-            if (!w->lane)
+            if (w->s)
                 sched_finish_choice(w->s, m.req, m.choice, m.keep);
             break;
         }
@@ -299,6 +333,7 @@ static void *run(void *arg)
     }
     sched_close(w->s);
     image_lane_close(w->lane);
+    encode_lane_close(w->enc);
     turn_leave(w->user);
     eng_close(w->g);
     return NULL;

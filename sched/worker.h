@@ -1,6 +1,6 @@
 /* The engine thread and its two mailboxes. The server owns one worker per served model: it opens the
  * engine on its own thread, then loops: take submits and cancels, plan, step, harvest, post events. The model decides
- * who plans: the token scheduler (sched.h) or the image lane (image.h). All functions may be called from the loop
+ * who plans: the token scheduler (sched.h), the image lane (image.h) or the encoder lane (encode.h). All functions may be called from the loop
  * thread; `notify` is called on the engine thread. */
 #ifndef SCHED_WORKER_H
 #define SCHED_WORKER_H

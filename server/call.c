@@ -101,6 +101,7 @@ static int submit_one(struct xchg *x, int i)
     t->index = i;
     t->n = r->n;
     t->image = r->image != NULL;
+    t->encode = r->encode != NULL;
     t->max_tokens = r->max_tokens;
     r->id = c->req_id[i] = t->id;
     int rc = worker_submit(s->m[c->model].w, r);
@@ -254,20 +255,20 @@ static void on_event(struct srv *s, const struct event *ev)
 {
     struct slot *t = slots_find(&s->slots, ev->req);
     if (!t) {
-        img_pixels_free(ev->px);
+        event_drop(ev);
         return;
     }
     struct xchg *x = t->x;
     bool last = ev->kind == EV_DONE || ev->kind == EV_ERROR;
     metrics_event(&s->metrics, t, ev);
     if (x) {
-        x->picture |= ev->px != NULL;
+        x->picture |= ev->px || ev->vec; /* much at once, as asked for */
         api_event(&x->call, t->index, ev);
         srv_call_commands(x);
         srv_jobs_start(x);
         touch(x);
     } else {
-        img_pixels_free(ev->px);
+        event_drop(ev);
     }
     if (!last)
         return;

@@ -85,6 +85,11 @@ static void on_end(struct metrics_model *m, const struct slot *t, const struct e
     }
     observe_span(m, HIST_E2E, ev->arrival_us, ev->done_us);
     observe_span(m, HIST_QUEUE, ev->arrival_us, ev->scheduled_us);
+    if (t->encode) { /* nothing is generated */
+        observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
+        observe(m, HIST_PROMPT, ev->n_prompt);
+        return;
+    }
     if (t->image) { /* the rest is about tokens */
         observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
         observe(m, HIST_PARAM_N, t->n);
@@ -119,6 +124,9 @@ void metrics_event(struct metrics *m, struct slot *t, const struct event *ev)
         on_end(x, t, ev);
         break;
     case EV_IMAGE:
+        metrics_finish(m, t->model, FINISH_STOP);
+        break;
+    case EV_EMBED:
         metrics_finish(m, t->model, FINISH_STOP);
         break;
     case EV_PROMPT:

@@ -130,6 +130,7 @@ static int open_models(struct srv *s, struct err *e)
         .max_prompts = (int)c->max_prompts,
         .max_messages = (int)c->max_messages,
         .max_json_depth = (int)c->max_json_depth,
+        .max_inputs = (int)c->max_inputs,
         .max_logit_bias = (int)c->max_logit_bias,
         .template_max_steps = c->template_max_steps,
         .template_max_loop = c->template_max_loop,

@@ -366,6 +366,48 @@ bool eng_path_is_image(const char *path)
     return fake.info.image != NULL;
 }
 
+/* A vector is the text's ids and where its second part begins, hashed. */
+int eng_encode(struct engine *g, const struct eng_encode_row *rows, int n, struct err *e)
+{
+    CHECK(g == the_engine && n > 0 && n <= ENG_ENCODE_ROWS);
+    fake_count.steps++;
+    int64_t tok = 0;
+    for (int i = 0; i < n; i++) {
+        tok += rows[i].n;
+        for (int32_t k = 0; k < rows[i].n; k++)
+            if (rows[i].ids[k] >= fake.info.n_vocab)
+                return err_set(e, ERR_INVAL, "fake engine: token %d", rows[i].ids[k]);
+    }
+    fake_count.rows += (uint64_t)tok;
+    if (fake.encode.nomem_tokens && tok > fake.encode.nomem_tokens)
+        return err_set(e, ERR_NOMEM, "fake engine: no memory for %lld tokens", (long long)tok);
+    if (fake.fail_step && fake_count.steps >= fake.fail_step)
+        return err_set(e, ERR_DEVICE, "fake engine: told to fail");
+    fake_now_us += fake.us_step + tok * fake.us_row;
+    if (tok > fake_count.max_rows)
+        fake_count.max_rows = (int32_t)tok;
+    for (int i = 0; i < n; i++)
+        fake_vector(rows[i].ids, rows[i].n, rows[i].second, rows[i].out);
+    return 0;
+}
+
+void fake_vector(const int32_t *ids, int32_t n, int32_t second, float out[4])
+{
+    uint64_t h = (uint64_t)second;
+    for (int32_t k = 0; k < n; k++)
+        h = hash_u64(h ^ (uint64_t)ids[k]);
+    for (int k = 0; k < 4; k++)
+        out[k] = (float)(h >> (k * 16) & 0xffff);
+}
+
+void fake_reset_encoder(void)
+{
+    static const struct eng_encoder_info info = {.dim = 4, .n_tok_max = 64, .n_type = 2};
+    fake_reset(0);
+    fake.info.encoder = &info;
+    fake.info.n_ctx = 64;
+}
+
 static uint64_t text_hash(uint64_t h, const char *s)
 {
     for (; s && *s; s++)

@@ -22,6 +22,10 @@ struct fake_image {       /* of the image functions; 0 = none, no limit */
         us_row; /* fake time of a denoising step and of each 64 rows; encode and decode take us_step */
 };
 
+struct fake_encode {      /* of eng_encode; 0 = no limit */
+    int64_t nomem_tokens; /* a batch of more finds no memory */
+};
+
 struct fake_cfg { /* set before eng_open; all fields */
     struct eng_info info;
     int fail_open;      /* eng_open returns this error */
@@ -30,6 +34,7 @@ struct fake_cfg { /* set before eng_open; all fields */
     uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */
+    struct fake_encode encode;
     struct fake_image image; /* when info.image is set: fake_reset_image */
 };
 extern struct fake_cfg fake;
@@ -42,6 +47,10 @@ int64_t fake_clock(void *arg);
 void fake_reset(int32_t n_block);
 /* An image model: sides 64 to 1024, 64 default, 1 to 100 steps, classic guidance (two passes). fake_reset included. */
 void fake_reset_image(void);
+/* An encoder: vectors of 4, texts of 64 tokens. fake_reset included. */
+void fake_reset_encoder(void);
+/* The vector that eng_encode makes: a function of its arguments alone. */
+void fake_vector(const int32_t *ids, int32_t n, int32_t second, float out[4]);
 /* The bytes of the picture that p makes: a function of p alone. Caller frees. */
 uint8_t *fake_picture(const struct img_params *p);
 
