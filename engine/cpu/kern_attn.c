@@ -54,11 +54,13 @@ VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype
  * choice moves work between registers only: each lane's chain is the same. */
 #if defined(CPU_ISA_avx512) || defined(CPU_ISA_amx)
 #define QK_WIDE 8
+#define WITH_8  2
 #define WITH_4  2
 #define WITH_3  4
 #define PV_COLS 4
 #else
 #define QK_WIDE 4
+#define WITH_8  1
 #define WITH_4  1
 #define WITH_3  1
 #define PV_COLS 1
@@ -78,7 +80,7 @@ VI void qk_all(const struct chunk *c, const int *blk, enum dtype dt)
 {
     int row = 0;
     for (; row + QK_WIDE <= c->m; row += QK_WIDE)
-        qk_blocks(c, row, blk, QK_WIDE, 1, dt);
+        qk_blocks(c, row, blk, QK_WIDE, WITH_8, dt);
     if (row + 4 <= c->m) {
         qk_blocks(c, row, blk, 4, WITH_4, dt);
         row += 4;
@@ -122,6 +124,14 @@ VI void pv_cols(const struct chunk *c, int row, int rows, int cols, const int *r
     int col = 0, v_dim = c->t->geom.v_dim;
     for (; col + cols * VL <= v_dim; col += cols * VL)
         pv(c, row, col, rows, cols, range, dt);
+    if (cols > 3 && v_dim - col == 3 * VL) { /* heads of 40, as Stable Diffusion's */
+        pv(c, row, col, rows, 3, range, dt);
+        return;
+    }
+    if (cols > 2 && v_dim - col == 2 * VL) {
+        pv(c, row, col, rows, 2, range, dt);
+        return;
+    }
     for (; col < v_dim; col += VL)
         pv(c, row, col, rows, 1, range, dt);
 }
