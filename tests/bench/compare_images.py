@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Side by side in one run: pictures with stepd, with diffusers on PyTorch's CPU backend, and with stable-diffusion.cpp.
 
-    compare_images.py [--rounds 3] [--cases tiny-1,tiny-8,sd15] [--threads N] [--only ENGINE] [--realtime]
+    compare_images.py [--rounds 3] [--slow-rounds 1] [--cases tiny-1,tiny-8,sd15] [--threads N] [--only ENGINE] [--realtime]
+                      [--torch-tries ...] [--sd-tries ...]
 
 Seconds of a denoising step and of decoding one picture: tiny-t2i at 64x64 for 1 and 8 pictures, and Stable Diffusion 1.5 at 512x512 with
 random weights (random_sd15.py makes them once, 4 GB in build/bench/sd15). A step is one call of the UNet for twice the batch
@@ -9,8 +10,8 @@ random weights (random_sd15.py makes them once, 4 GB in build/bench/sd15). A ste
 round to round; figures are medians of a run's steps, the first left out, and then of the rounds.
 
 Both others run at their best. PyTorch: float32 and bfloat16, each with and without channels_last, are tried before the rounds, the fastest is
-what takes part (one for steps, one for decoding). stable-diffusion.cpp: its defaults, flash attention, direct convolutions, both, at 256x256. It has the
-shapes of known models built in, so tiny-t2i is no model for it: it is asked each time, and what it says is kept. All use as
+what takes part (one for steps, one for decoding). stable-diffusion.cpp: its defaults, flash attention, direct convolutions, both, at 128x128. It has the
+shapes of known models built in, so tiny-t2i is no model for it: it is asked each time, and what comes of it is kept. All use as
 many threads as there are cores. $BENCH_TORCH_PYTHON and $BENCH_SD_PYTHON name interpreters that have the two; default is
 .venv-bench-images. --realtime gives each run the cores of a busy machine (chrt -f, needs root). stable-diffusion.cpp is built for AVX-512
 without AMX (conf/setup.sh says why), so there is a column for stepd held to AVX-512 as well."""
@@ -41,6 +42,7 @@ CASES = {
 }
 NAMES = {"tiny-1": "tiny-t2i 64x64, 1 picture", "tiny-8": "tiny-t2i 64x64, 8 pictures", "sd15": "SD 1.5 512x512, 1 picture"}
 ENGINES = ("stepd", "stepd avx512", "pytorch", "sd.cpp")
+SLOW = ("stepd avx512", "sd.cpp")
 TORCH_VARIANTS = [f"{d}{c}" for d in ("bfloat16", "float32") for c in ("", " channels_last")]
 SD_VARIANTS = ["", "flash", "direct", "flash direct"]
 
@@ -139,13 +141,14 @@ class Runs:
         r = subprocess.run(self.before + cmd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=limit, env=env)
         lines = [x for x in r.stdout.splitlines() if x.startswith("{")]
         if not lines:
-            return {"failed": f"exit status {r.returncode}: {r.stderr[-400:].strip()}"}
+            how = f"killed by signal {-r.returncode}" if r.returncode < 0 else f"exit status {r.returncode}"
+            return {"failed": f"{how} {r.stderr[-400:].strip()}".strip()}
         return json.loads(lines[-1])
 
     def stepd(self, case, extra=()):
-        c = CASES[case]
+        c, rounds = CASES[case], "1" if case == "sd15" and extra else "3"
         return self.run([PROGRAM, c["model"], "--threads", str(self.a.threads), "--size", str(c["size"]), "--batch", str(c["batch"]),
-                         "--steps", str(c["steps"]), "--rounds", "3", "--guidance", str(GUIDANCE), *extra])
+                         "--steps", str(c["steps"]), "--rounds", rounds, "--guidance", str(GUIDANCE), *extra])
 
     def child(self, python, name, args):
         return self.run([python, os.path.abspath(__file__), "--child", name, json.dumps(args)])
@@ -156,7 +159,7 @@ class Runs:
         if step or decode:
             return self.child(TORCH_PY, "torch", dict(args, step=step, decode=decode))
         if case not in self.best:
-            got = {v: self.pytorch(case, v, v) for v in TORCH_VARIANTS}
+            got = {v: self.pytorch(case, v, v) for v in self.a.torch_tries}
             self.tried.update({f"pytorch {case} {v}": r for v, r in got.items()})
             good = {v: r for v, r in got.items() if "failed" not in r}
             if not good:
@@ -173,14 +176,14 @@ class Runs:
                                             "steps": c["slow"] + 1, "threads": self.a.threads, "variant": variant})
         if ("sd", case) not in self.best:
             got = {}
-            for v in SD_VARIANTS:
-                got[v] = self.sd(case, v, min(c["size"], 256))  # it takes minutes a step at full size
+            for v in self.a.sd_tries:
+                got[v] = self.sd(case, v, min(c["size"], 128))  # a step takes most of a minute at full size
                 if "failed" in got[v]:
                     break
             self.tried.update({f"sd.cpp {case} {v or 'default'}": r for v, r in got.items()})
             good = {v: r for v, r in got.items() if "failed" not in r}
             if not good:
-                return got[""]
+                return next(iter(got.values()))
             # one run gives both figures: the variant that is faster for a picture of 20 steps
             self.best["sd", case] = min(good, key=lambda v: 20 * good[v]["step_s"] + good[v]["decode_s"])
             print(f"sd.cpp {case}: " + "; ".join(f"{v or 'default'} {r['step_s']:.2f} + {r['decode_s']:.2f} s" for v, r in good.items()),
@@ -224,6 +227,9 @@ def options():
     ap.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     ap.add_argument("--only", action="append", choices=ENGINES)
     ap.add_argument("--realtime", type=int, nargs="?", const=50, metavar="PRIORITY", help="chrt -f PRIORITY (50) for each run")
+    ap.add_argument("--slow-rounds", type=int, default=1, help="rounds that slow engines take part in on sd15")
+    ap.add_argument("--torch-tries", type=lambda s: s.split(","), default=TORCH_VARIANTS)
+    ap.add_argument("--sd-tries", type=lambda s: s.split(","), default=SD_VARIANTS)
     a = ap.parse_args()
     for c in a.cases:
         if c not in CASES:
@@ -246,6 +252,8 @@ def main():
     for i in range(a.rounds):
         for case in a.cases:
             for e in engines if i % 2 == 0 else engines[::-1]:
+                if case == "sd15" and e in SLOW and i >= a.slow_rounds:
+                    continue
                 one = r.one(e, case)
                 runs[e, case].append(one)
                 what = one.get("failed") or f"step {one['step_s']:.4f} s, decoding {one['decode_s']:.4f} s"
@@ -259,7 +267,8 @@ def main():
     print(f"\n{where['cpu']}, {a.threads} threads; medians of {a.rounds} rounds\nbest variants: {where['best']}\n\n{text}")
     folder = os.path.join(BENCH, "history")
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}-images.json")
+    part = "" if a.cases == list(CASES) else "-" + "-".join(a.cases)
+    path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}-images{part}.json")
     with open(path, "w") as f:
         json.dump(dict(where, runs={f"{e}: {c}": v for (e, c), v in runs.items()}, tried=r.tried, table=text), f, indent=1)
         f.write("\n")
