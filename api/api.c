@@ -5,6 +5,7 @@
 
 #include "api/api_impl.h"
 #include "api/image_store.h"
+#include "api/response_store.h"
 #include "api/structured.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
@@ -48,7 +49,13 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
         a->o.image_store_bytes = (size_t)256 << 20;
     a->images = image_store_open(a->o.image_store_bytes, (int64_t)(a->o.image_url_ttl_s * 1e6));
     a->grammars = gram_cache_open(a->o.grammar_cache_bytes);
-    if (!a->images || !a->grammars) {
+    if (a->o.responses_ttl_s <= 0)
+        a->o.responses_ttl_s = 24 * 3600;
+    if (a->o.responses_store_bytes == 0)
+        a->o.responses_store_bytes = (size_t)64 << 20;
+    a->responses =
+        response_store_open(a->o.responses_store_bytes, (int64_t)(a->o.responses_ttl_s * 1e6));
+    if (!a->images || !a->grammars || !a->responses) {
         api_close(a);
         return err_set(e, ERR_NOMEM, "no memory");
     }
@@ -75,6 +82,7 @@ void api_close(struct api *a)
     for (int i = 0; i < a->n_model; i++)
         model_free(&a->model[i]);
     gram_cache_close(a->grammars);
+    response_store_close(a->responses);
     image_store_close(a->images);
     free(a);
 }

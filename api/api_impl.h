@@ -39,13 +39,21 @@ struct api {
     struct api_opts o;
     struct api_model model[API_MODELS_MAX];
     int n_model;
-    struct gram_cache *grammars; /* compiled ones */
-    struct image_store *images;  /* pictures behind addresses */
+    struct gram_cache *grammars;      /* compiled ones */
+    struct response_store *responses; /* answers that clients come back to */
+    struct image_store *images;       /* pictures behind addresses */
 };
 
 /* Endpoints; each is the prepare function of a route. */
 int api_chat(struct api_call *c);
 int api_completions(struct api_call *c);
+int api_responses(struct api_call *c);
+int api_responses_count(struct api_call *c);
+int api_response_get(struct api_call *c);
+int api_response_delete(struct api_call *c);
+int api_response_cancel(struct api_call *c);
+int api_messages(struct api_call *c);
+int api_messages_count(struct api_call *c);
 int api_models(struct api_call *c);
 int api_model(struct api_call *c);
 int api_tokenize(struct api_call *c);

@@ -79,39 +79,95 @@ void api__header(struct api_call *c, const char *name, const char *fmt, ...)
             *p = '?';
 }
 
-/* An error after the first byte can only be one more frame. */
-static void end_stream(struct api_call *c, const char *type, const char *param, const char *code,
-                       const char *text)
+/* Anthropic's names of what went wrong. */
+static const char *messages_type(int status)
 {
-    buf_str(&c->out, "data: ");
-    api__error_body(&c->out, type, param, code, text);
-    buf_str(&c->out, "\n\n");
+    static const struct {
+        int status;
+        const char *type;
+    } names[] = {{401, "authentication_error"}, {403, "permission_error"},
+                 {404, "not_found_error"},      {408, "timeout_error"},
+                 {413, "request_too_large"},    {429, "rate_limit_error"},
+                 {503, "overloaded_error"}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (names[i].status == status)
+            return names[i].type;
+    return status >= 500 ? "api_error" : "invalid_request_error";
+}
+
+static void put_body(struct api_call *c, const struct api_error *x)
+{
+    struct buf *b = &c->out;
+    if (!c->route || !(c->route->flags & API_MESSAGES)) {
+        api__error_body(b, x->type, x->param, x->code, x->text);
+        return;
+    }
+    buf_fmt(
+        b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", messages_type(x->status));
+    buf_json(b, x->text, strlen(x->text));
+    buf_str(b, "},\"request_id\":");
+    json_or_null(b, c->request_id);
+    buf_char(b, '}');
+}
+
+/* An error after the first byte can only be more frames. */
+static void end_stream(struct api_call *c, const struct api_error *x)
+{
+    if (c->on_fail) {
+        c->on_fail(c, x);
+    } else {
+        buf_str(&c->out, c->route->flags & API_MESSAGES ? "event: error\ndata: " : "data: ");
+        put_body(c, x);
+        buf_str(&c->out, "\n\n");
+    }
     c->done = true;
 }
 
-static void end_call(struct api_call *c, int status, const char *type, const char *param,
-                     const char *code, const char *text)
+static void end_call(struct api_call *c, const struct api_error *x)
 {
-    snprintf(c->error_code, sizeof c->error_code, "%s", code ? code : type);
+    snprintf(c->error_code, sizeof c->error_code, "%s", x->code ? x->code : x->type);
     if (c->stream && c->streamed) {
-        end_stream(c, type, param, code, text);
+        end_stream(c, x);
         c->close |= c->out.failed;
         return;
     }
     buf_clear(&c->out);
     c->stream = false;
-    c->status = status;
+    c->status = x->status;
     c->out_type = "application/json";
-    api__error_body(&c->out, type, param, code, text);
+    put_body(c, x);
     buf_char(&c->out, '\n');
     c->done = true;
+}
+
+/* `text` with 'from' in quotes replaced by 'to', into out. */
+static void say_name(char *out, size_t cap, const char *text, const char *from, const char *to)
+{
+    size_t n = 0, len = strlen(from);
+    while (*text && n + 1 < cap) {
+        out[n++] = *text++;
+        if (text[-1] != '\'' || strncmp(text, from, len) != 0 || text[len] != '\'')
+            continue;
+        int k = snprintf(out + n, cap - n, "%s", to);
+        n += (size_t)k < cap - n ? (size_t)k : cap - n - 1;
+        text += len;
+    }
+    out[n] = 0;
 }
 
 int api__refuse(struct api_call *c, int status, const char *param, const char *code,
                 const char *text)
 {
     const char *type = status >= 500 ? "server_error" : "invalid_request_error";
-    end_call(c, status, type, param, code, text);
+    char name[192], said[1200];
+    if (c->rename && param) {
+        snprintf(name, sizeof name, "%s", param);
+        c->rename(c, name, sizeof name);
+        say_name(said, sizeof said, text, param, name);
+        param = name;
+        text = said;
+    }
+    end_call(c, &(struct api_error){status, type, param, code, text});
     return ERR_INVAL;
 }
 
@@ -132,6 +188,9 @@ int api__nomem(struct api_call *c)
 
 struct view api_out_failed(struct api_call *c)
 {
+    static const char messages[] = "{\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\","
+                                   "\"message\":\"Not enough memory for "
+                                   "this answer.\"}}\n";
     static const char body[] =
         "{\"error\":{\"message\":\"Not enough memory for this answer.\",\"type\":\"server_error\","
         "\"param\":null,\"code\":\"out_of_memory\"}}\n";
@@ -139,6 +198,8 @@ struct view api_out_failed(struct api_call *c)
     c->out_type = "application/json";
     snprintf(c->error_code, sizeof c->error_code, "out_of_memory");
     buf_free(&c->out);
+    if (c->route && c->route->flags & API_MESSAGES)
+        return (struct view){messages, sizeof messages - 1};
     return (struct view){body, sizeof body - 1};
 }
 
@@ -153,5 +214,6 @@ void api_fail(struct api_call *c, int code, const char *param, const char *text,
         api__header(c, "Retry-After", "%d", retry_after_s);
     if (code == ERR_AUTH)
         api__header(c, "WWW-Authenticate", "Bearer");
-    end_call(c, table[i].status, table[i].type, param, table[i].openai_code, text);
+    end_call(
+        c, &(struct api_error){table[i].status, table[i].type, param, table[i].openai_code, text});
 }

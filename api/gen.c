@@ -59,6 +59,8 @@ void gen_free(struct api_call *c)
     grammar_unref(g->samp.grammar);
     buf_free(&g->head);
     json_decref(g->tools);
+    if (g->own)
+        g->own_free(g->own);
     free(g);
     c->priv = NULL;
 }
@@ -183,6 +185,7 @@ int gen_submit(struct api_call *c, struct gen *g)
         }
     }
     g->left = g->n_prompt;
+    g->live = g->stream || g->w->ordered;
     c->stream = g->stream;
     c->out_type = g->stream ? "text/event-stream" : "application/json";
     write_head(c, g);
@@ -286,7 +289,7 @@ void gen_emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
 {
     struct gen_choice *ch = &g->choice[i];
     size_t marks = ch->mark_sent;
-    if (!g->stream)
+    if (!g->live)
         return;
     size_t n_mark = ch->n_mark - (!last && ch->n_mark && ch->detok.n_hold);
     while (marks < n_mark && (ch->mark[marks].end <= to || (last && ch->mark[marks].start < to)))
@@ -327,7 +330,7 @@ static int open_choice(struct api_call *c, struct gen *g, int i)
     if (ch->opened)
         return 0;
     ch->opened = true;
-    if (g->stream && g->w->open)
+    if (g->live && g->w->open)
         g->w->open(c, g, i);
     const struct gen_prompt *p = &g->prompt[i / g->n];
     if (g->prompt_logprobs >= 0) { /* the first token has no log-probability, hence no event */
@@ -346,7 +349,7 @@ static void finish_choice(struct api_call *c, struct gen *g, int i, enum finish_
     struct gen_choice *ch = &g->choice[i];
     ch->finish = why;
     gen_emit(c, g, i, gen_text_end(ch), true);
-    if (g->stream)
+    if (g->live)
         g->w->delta(c, g, i, (struct view){NULL, 0}, ch->mark_sent);
 }
 

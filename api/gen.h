@@ -72,6 +72,8 @@ struct gen_writer {
     void (*event)(struct api_call *c, struct gen *g, int i, const struct stream_event *ev);
     void (*whole)(struct api_call *c, struct gen *g);
     void (*end)(struct api_call *c, struct gen *g);
+    bool
+        ordered; /* delta and event come without streaming too: the answer is put together from them */
 };
 
 struct gen {
@@ -108,8 +110,12 @@ struct gen {
     bool strict;           /* some tool asks for arguments of its schema */
     const char *effort;    /* reasoning_effort, static storage, or NULL */
     bool hide_reasoning;   /* it is left out of the answer */
+    int most_stop;         /* stop strings that this endpoint takes; 0: as configured */
     int64_t think_budget;  /* reasoning tokens at most; -1: no limit */
     int left;              /* requests still running */
+    bool live;             /* deltas and events go to the writer as they come */
+    void *own;             /* of the endpoint */
+    void (*own_free)(void *own);
 };
 
 /* Parameters shared by the endpoints. Ends the call and returns ERR_INVAL on a bad one. */

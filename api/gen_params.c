@@ -134,7 +134,9 @@ static int add_stop(struct api_call *c, struct gen *g, json_t *v)
 static int get_stop(struct api_call *c, struct gen *g, json_t *o)
 {
     json_t *v = json_object_get(o, "stop");
-    int most = c->api->o.max_stop < GEN_STOP_MAX ? c->api->o.max_stop : GEN_STOP_MAX;
+    int most = g->most_stop ? g->most_stop : c->api->o.max_stop;
+    if (most > GEN_STOP_MAX)
+        most = GEN_STOP_MAX;
     if (!v || json_is_null(v))
         return 0;
     if (!json_is_array(v))

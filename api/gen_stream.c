@@ -57,7 +57,7 @@ static void on_event(void *ctx, const struct stream_event *ev)
     /* Text before it comes out first; no stop string lies across it. */
     ch->stop_from = ch->text.len;
     gen_emit(k->c, k->g, k->i, ch->text.len, false);
-    if (k->g->stream)
+    if (k->g->live)
         k->g->w->event(k->c, k->g, k->i, ev);
 }
 

@@ -33,7 +33,9 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     int64_t max_image_pixels;     /* width * height of a picture: 0 = the model's own limit */
     double image_url_ttl_s;     /* response_format "url": how long a picture can be fetched; 3600 */
     size_t grammar_cache_bytes; /* compiled grammars kept for the next request; 64 MiB */
-    size_t image_store_bytes;   /* memory of those pictures, the oldest go first; 256 MiB */
+    double responses_ttl_s;     /* how long a stored response can be asked for; a day */
+    size_t responses_store_bytes; /* memory of stored responses, the oldest go first; 64 MiB */
+    size_t image_store_bytes;     /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
 int api_open(struct api **out, const struct api_opts *o, struct err *e);
@@ -53,6 +55,7 @@ enum api_route_flags {
     API_SERVER = 4, /* answered by the server itself: /health /live /ready /metrics */
     API_POOL =
         8, /* api_prepare runs on a pool thread whatever the body's size: it decodes pictures */
+    API_MESSAGES = 16, /* errors have the form of Anthropic's API */
 };
 struct api_call;
 struct api_route {
@@ -86,6 +89,12 @@ struct api_job {
     void (*done)(struct api_call *c, struct api_job *j);
 };
 
+/* What an error says; NULL: nothing. */
+struct api_error {
+    int status; /* HTTP */
+    const char *type, *param, *code, *text;
+};
+
 /* One exchange. Zeroed and filled by the server ("in"), worked on by api ("out"). */
 struct api_call {
     /* in */
@@ -101,6 +110,7 @@ struct api_call {
     int64_t arrival_us;
     int64_t created; /* wall clock, seconds */
     bool loading;    /* the model's engine is not open yet */
+    uint64_t owner;  /* which API key asks: what it stores, no other key reads; 0 without keys */
 
     /* out: the response. Headers may be sent once out.len > 0 or done; before that, status may still change. */
     int status;           /* HTTP status, 200 unless set */
@@ -131,6 +141,10 @@ struct api_call {
     void *priv; /* of the endpoint */
     void (*on_event)(struct api_call *c, int req, const struct event *ev);
     void (*free_priv)(struct api_call *c);
+    /* of the endpoint: the last frames of a stream that fails (NULL: one frame of the error), and the name that a
+     * field of an error has in the request (in place; NULL: as it is) */
+    void (*on_fail)(struct api_call *c, const struct api_error *x);
+    void (*rename)(struct api_call *c, char *param, size_t cap);
 };
 
 /* Whether api_prepare of this call may take longer than the loop should wait: it belongs on the pool whatever the body's

@@ -3,6 +3,7 @@
 #define SERVER_AUTH_H
 
 #include <stdbool.h>
+#include <stdint.h>
 
 #include "conf/conf.h"
 #include "engine/base/err.h"
@@ -16,7 +17,8 @@ struct auth {
 int auth_load(struct auth *a, const struct conf *c, struct err *e);
 void auth_free(struct auth *a);
 /* No keys: everybody may. Otherwise the key stands in `authorization` ("Bearer KEY", any case, any spaces) or is
- * `x_api_key`; both may be NULL. */
-bool auth_ok(const struct auth *a, const char *authorization, const char *x_api_key);
+ * `x_api_key`; both may be NULL. *owner (may be NULL): which key it was, 0 without keys; equal keys give equal numbers. */
+bool auth_ok(const struct auth *a, const char *authorization, const char *x_api_key,
+             uint64_t *owner);
 
 #endif

@@ -177,7 +177,8 @@ void srv_head_check(struct xchg *x, struct MHD_Connection *c, const char *versio
     find_route(x, c);
     bool open = x->preflight || (x->call.route && !(x->call.route->flags & API_KEY));
     if (x->call.route && !open &&
-        !auth_ok(&x->s->auth, srv_head_value(c, "Authorization"), srv_head_value(c, "X-Api-Key")))
+        !auth_ok(&x->s->auth, srv_head_value(c, "Authorization"), srv_head_value(c, "X-Api-Key"),
+                 &x->call.owner))
         srv_refuse(x, ERR_AUTH, 0,
                    srv_head_value(c, "Authorization")
                        ? "Incorrect API key provided."

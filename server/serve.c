@@ -143,6 +143,8 @@ static int open_models(struct srv *s, struct err *e)
         .max_image_n = (int)c->image_n_max,
         .max_image_pixels = c->image_pixels_max,
         .image_url_ttl_s = c->image_url_ttl,
+        .responses_ttl_s = c->responses_ttl,
+        .responses_store_bytes = (size_t)c->responses_store_bytes,
         .image_store_bytes = (size_t)c->image_store_bytes,
     };
     if (c->model.n == 0)

@@ -33,7 +33,7 @@ static void test_auth(void **st)
     (void)st;
     struct auth a = {0};
     struct err e;
-    assert_true(auth_ok(&a, NULL, NULL)); /* no keys, no check */
+    assert_true(auth_ok(&a, NULL, NULL, NULL)); /* no keys, no check */
     struct conf *c = conf_of(2, "--api-key=sk-1", "--api-key=sk-22");
     assert_int_equal(auth_load(&a, c, &e), 0);
     static const char *const good[] = {"Bearer sk-1", "bearer   sk-22", "BEARER\tsk-1"};
@@ -41,12 +41,12 @@ static void test_auth(void **st)
         "",           "Bearer",       "Bearer ",      "Bearer sk-",  "sk-1",       "Basic sk-1",
         "Bearersk-1", "Bearer sk-1 ", "Bearer sk-11", "Bearer SK-1", "Bearer sk-2"};
     for (size_t i = 0; i < sizeof(good) / sizeof(*good); i++)
-        assert_true(auth_ok(&a, good[i], NULL));
+        assert_true(auth_ok(&a, good[i], NULL, NULL));
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++)
-        assert_false(auth_ok(&a, bad[i], NULL));
-    assert_false(auth_ok(&a, NULL, NULL));
-    assert_true(auth_ok(&a, NULL, "sk-22"));
-    assert_false(auth_ok(&a, NULL, "sk-3"));
+        assert_false(auth_ok(&a, bad[i], NULL, NULL));
+    assert_false(auth_ok(&a, NULL, NULL, NULL));
+    assert_true(auth_ok(&a, NULL, "sk-22", NULL));
+    assert_false(auth_ok(&a, NULL, "sk-3", NULL));
     conf_free(c);
     auth_free(&a);
 }
@@ -63,13 +63,13 @@ static void test_auth_file(void **st)
     struct conf *c = conf_of(2, "--api-key-file", path);
     assert_int_equal(auth_load(&a, c, &e), 0);
     assert_int_equal(a.n, 2);
-    assert_true(auth_ok(&a, "Bearer sk-a", NULL));
-    assert_true(auth_ok(&a, "Bearer sk b#c", NULL));
+    assert_true(auth_ok(&a, "Bearer sk-a", NULL, NULL));
+    assert_true(auth_ok(&a, "Bearer sk b#c", NULL, NULL));
     /* A file without keys must not open the door, and the old keys stay. */
     assert_int_equal(ftruncate(fd, 11), 0);
     assert_int_equal(auth_load(&a, c, &e), ERR_INVAL);
-    assert_true(auth_ok(&a, "Bearer sk-a", NULL));
-    assert_false(auth_ok(&a, NULL, NULL));
+    assert_true(auth_ok(&a, "Bearer sk-a", NULL, NULL));
+    assert_false(auth_ok(&a, NULL, NULL, NULL));
     close(fd);
     unlink(path);
     assert_int_equal(auth_load(&a, c, &e), ERR_IO);
@@ -80,7 +80,7 @@ static void test_auth_file(void **st)
         mem_fail_after(k, false);
         assert_int_equal(auth_load(&a, c, &e), ERR_NOMEM);
         mem_fail_after(0, false);
-        assert_true(auth_ok(&a, "Bearer sk-a", NULL));
+        assert_true(auth_ok(&a, "Bearer sk-a", NULL, NULL));
     }
     conf_free(c);
     auth_free(&a);
