@@ -15,11 +15,12 @@ static bool shape_ok(const struct cu_attn *a, const struct cu_step *s)
            a->softcap >= 0 && (a->dst.dt == CU_F32 || a->dst.dt == CU_BF16);
 }
 
-static bool tensor(const struct cu_attn *a)
+static bool tensor(const struct cu_attn *a, const struct cu_step *s)
 {
     const struct cu_kv *kv = a->kv;
+    bool big = a->wide && kv->dt == CU_BF16 && s->dec_max == 0;
     return a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 &&
-           kv->head_dim <= 256 && (uintptr_t)kv->p % 16 == 0;
+           kv->head_dim <= (big ? 512 : 256) && (uintptr_t)kv->p % 16 == 0;
 }
 
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max)
@@ -39,7 +40,7 @@ int cu_attn(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
-    if (!tensor(a))
+    if (!tensor(a, s))
         return cu_attn_any(a, s, st);
     if (!a->wgmma || a->exact || s->tile_max <= 0 || !cu_attn_wgmma_takes(a))
         return cu_attn_mma(a, s, st);

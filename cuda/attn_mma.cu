@@ -1,6 +1,6 @@
-/* Attention on tensor cores (mma.sync m16n8k16): KV f16 or bf16, head_dim a multiple of 16 up to 256, Q and the weights
- * P rounded to the KV's dtype, f32 sums, softmax in powers of two (flash attention, Dao 2023; split KV with the last block
- * combining, Dao et al. 2023).
+/* Attention on tensor cores (mma.sync m16n8k16): KV f16 or bf16, head_dim a multiple of 16 up to 256 (tiles of bf16: up to
+ * 512, where a block may have 152 KiB of shared memory), Q and the weights P rounded to the KV's dtype, f32 sums, softmax in
+ * powers of two (flash attention, Dao 2023; split KV with the last block combining, Dao et al. 2023).
  *
  * One arithmetic for decode rows and prefill tiles, so that a row's bits depend on neither: KV goes in steps of 64 tokens
  * at fixed absolute positions. A step is reduced from nothing to a state (maximum, weight, output); the 4 steps of a split
@@ -333,7 +333,9 @@ template <int D, class T> static __global__ void __launch_bounds__(THREADS) attn
 template <int D> struct pre_q {
     static const int words = D > 64 ? D / 4 : 0; /* of shared memory a thread */
     static const int cols =
-        D > 128 ? 128 : D; /* of V and the output a block: more do not fit its registers */
+        D > 256   ? 64 /* shared memory is K's and Q's */
+        : D > 128 ? 128
+                  : D; /* of V and the output a block: more do not fit its registers */
 };
 template <int D, class T> struct pre_shared {
     static const int C = pre_q<D>::cols;
@@ -494,6 +496,24 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill(attn_args a)
 
 /* ------------------------------------------------------------------ launch */
 
+/* Rows of tiles. */
+template <int D, class T>
+static int run_tiles(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
+{
+    const int group = a->n_head / a->kv->n_kv_head;
+    /* a tile has at most CU_TILE_ROWS * group pairs: `group` blocks of 64 */
+    static_assert(CU_TILE_ROWS == WARPS * 16, "blocks a tile");
+    launch_cfg c = {dim3((unsigned)(s->tile_max * group), (unsigned)a->kv->n_kv_head,
+                         (unsigned)(D / pre_q<D>::cols)),
+                    dim3(THREADS),
+                    sizeof(pre_shared<D, T>),
+                    (cudaStream_t)st,
+                    0,
+                    false,
+                    false};
+    return s->tile_max == 0 ? 0 : launched(launch(c, attn_prefill<D, T>, attn_fill(a, s)));
+}
+
 template <int D, class T>
 static int run(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
@@ -519,19 +539,7 @@ static int run(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
         if (e != cudaSuccess)
             return launched(e);
     }
-    if (s->tile_max == 0)
-        return 0;
-    /* a tile has at most CU_TILE_ROWS * group pairs: `group` blocks of 64 */
-    static_assert(CU_TILE_ROWS == WARPS * 16, "blocks a tile");
-    launch_cfg c = {dim3((unsigned)(s->tile_max * group), (unsigned)a->kv->n_kv_head,
-                         (unsigned)(D / pre_q<D>::cols)),
-                    dim3(THREADS),
-                    sizeof(pre_shared<D, T>),
-                    (cudaStream_t)st,
-                    0,
-                    false,
-                    false};
-    return launched(launch(c, attn_prefill<D, T>, r));
+    return run_tiles<D, T>(a, s, st);
 }
 
 template <class T>
@@ -545,5 +553,7 @@ static int run_dim(const struct cu_attn *a, const struct cu_step *s, cu_stream s
 
 extern "C" int cu_attn_mma(const struct cu_attn *a, const struct cu_step *s, cu_stream st)
 {
+    if (a->kv->head_dim > 256) /* an image's, which never decodes */
+        return a->kv->dt == CU_BF16 && s->dec_max == 0 ? run_tiles<512, bf16>(a, s, st) : CU_BAD;
     return a->kv->dt == CU_F16 ? run_dim<__half>(a, s, st) : run_dim<bf16>(a, s, st);
 }

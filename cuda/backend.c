@@ -141,6 +141,7 @@ static int device_pick(struct dev *d, struct err *e)
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, 0);
     cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, 0);
     d->cc = major * 10 + minor;
+    d->wide = minor == 0 && major <= 10; /* 8.0, 9.0, 10.0; its other members have 99 KiB */
     if (major < 8)
         return err_set(e, ERR_UNSUPPORTED, "the GPU has compute capability %d.%d; 8.0 is the least",
                        major, minor);

@@ -97,6 +97,7 @@ struct dev {
     cudaStream_t stream;
     int cc;
     bool f32, graphs, loose;
+    bool wide; /* a block may have 152 KiB of shared memory */
     struct cu_lt
         *lt;    /* cuBLASLt, when rows need not be alike and the library is there; else NULL */
     int failed; /* ERR_DEVICE from the first runtime error on */

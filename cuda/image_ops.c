@@ -378,7 +378,7 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
     int hd = a->head_dim, rc = pair_find(d, a, &p);
     if (rc)
         return rc;
-    if (!d->f32 && hd <= 256)
+    if (!d->f32 && hd <= 512)
         hd = d->cc == 90 && hd <= 128 ? (hd + 63) / 64 * 64 : (hd + 15) / 16 * 16;
     bool widen = hd != a->head_dim || !pairs_aligned(&m->q, &m->dst);
     struct cu_kv kv = {.n_layer = 1,
@@ -403,6 +403,7 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
                         .n_head = a->n_head,
                         .scale = a->scale,
                         .kv = &kv,
+                        .wide = d->wide,
                         .wgmma = d->cc == 90}; /* no row decodes: equal bits without `exact` */
     if (!rc && widen) {
         rc = pad(d, &o.qkv, &d->im.q, a, hd, true);

@@ -190,6 +190,8 @@ struct cu_attn {
     int32_t n_flag;
     int32_t exact; /* batch invariant: the same arithmetic for decode and prefill */
     int32_t wgmma; /* tiles may go to attn_wgmma.cu (compute capability 9.0) */
+    int32_t
+        wide; /* heads of more than 256 go in tiles (shared memory of 8.0, 9.0, 10.0), when no row decodes */
 };
 int cu_attn(const struct cu_attn *a, const struct cu_step *s, cu_stream st);
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max); /* bytes; pure */

@@ -69,11 +69,11 @@ note "$gpu${arch:+, sm_$arch}, commit $commit, results in $out"
 
 note 'build'
 names=$(cd tests/cuda && ls test_*.cu bench_kernels.cu | sed 's/\.cu$//')
-[ $emu ] && names='test_ptx test_norm test_rope_kv bench_kernels'
+[ $emu ] && names='test_ptx test_norm test_rope_kv test_image bench_kernels'
 extra=$(ls engine/ref/*.c tests/cuda/*.c | sed "s#\(.*\)\.c#$dir/\1.o#")
 lib=$([ $emu ] && objects EMU_O || objects NV_O)
-programs="build/release/tests/models/test_tiny build/release/tests/bench/bench_model"
-[ $emu ] || programs="$programs $(ls tests/ops/test_*.c | sed 's#\(.*\)\.c#build/release/\1#')"
+programs="build/release/tests/models/test_tiny build/release/tests/bench/bench_model build/release/tests/bench/bench_image"
+[ $emu ] || programs="$programs build/release/tests/models/test_image_cuda $(ls tests/ops/test_*.c | sed 's#\(.*\)\.c#build/release/\1#')"
 plugin=build/release/stepd-$device.so
 step 240 'build' make -s -j"$jobs" ${arch:+ARCHS=$arch} $plugin $lib $extra $(printf "$dir/tests/cuda/%s.cu.o " $names) $programs || exit 1
 for n in $names; do
@@ -94,6 +94,7 @@ done
 
 note 'ops and models with the plug-in'
 export STEPD_LIBDIR=$PWD/build/release
+[ $emu ] || export IMAGE_DEVICE=$device
 for p in $programs; do
     case $p in */test_*) step 60 "$p" "$p" > "$tmp/log" 2>&1 || tail -20 "$tmp/log"
         ! grep "SKIP $device:\|this machine: device $device table (*null" "$tmp/log" || fail "$p ran without $device" ;;
@@ -118,7 +119,7 @@ elif [ -z "$sanitizer" ]; then
     note 'skipped: compute-sanitizer is not installed'
 else
     for tool in memcheck racecheck; do
-        for n in test_ptx test_norm test_rope_kv; do
+        for n in test_ptx test_norm test_rope_kv test_image; do
             note "$tool $n"
             step 60 "$tool $n" "$sanitizer" --tool $tool --error-exitcode 9 "$tmp/bin/$n" > "$tmp/log" 2>&1
             tail -4 "$tmp/log"
@@ -139,8 +140,15 @@ for format in q4_k bf16; do
     rm -f "$tmp/model.gguf"
 done
 
+note 'pictures: speed of the stages'
+picture=${STEPD_TEST_IMAGE_MODEL:-models/tiny-t2i}
+for batch in $([ $emu ] && echo 1 || echo '1 16'); do
+    measured 90 "bench_image, $batch at a time" bash -o pipefail -c 'build/release/tests/bench/bench_image "$@" | sed "s#}\$#, $0}#"' \
+        "\"picture_model\": \"$picture\", $tag" "$picture" --device $device --batch "$batch" $([ $emu ] && echo '--size 16 --steps 2 --rounds 1')
+done
+
 note "$(wc -l < "$out") results in $out, ${SECONDS} s"
 [ -z "${OUT-}" ] || cp "$out" "$OUT/"
-[ $emu ] && [ "$(grep -c '"kernel"\|"model_step"' "$out")" -lt 12 ] && fail 'results are missing'
+[ $emu ] && [ "$(grep -c '"kernel"\|"model_step"\|"picture_model"' "$out")" -lt 28 ] && fail 'results are missing'
 [ $failed -eq 0 ] && echo 'device: passed' || echo 'device: FAILED'
 exit $failed

@@ -9,6 +9,7 @@ extern "C" {
 #include "engine/base/err.h"
 #include "engine/ops.h"
 }
+#include "cuda/image.h"
 #include "cuda/ptx.cuh"
 #include "cuda/weight.h"
 #include "tests/cuda/cuda_test.h"
@@ -301,6 +302,157 @@ static void gemm_bench(enum quant_fmt fmt, int n_in, int n_out)
     }
 }
 
+/* ---- images: what a step of Stable Diffusion (64 x 64 latents of 320 channels, heads of 40), a DiT (4096 rows of 3072)
+ * and an autoencoder (512 x 512 of 128 channels) is made of ---- */
+
+struct Maps { /* one map */
+    Mem<int32_t> mem;
+    cu_layout y = {};
+    Maps(int h, int w)
+        : mem(16, {0, h * w, 0, (h * w + CU_CHUNK_ROWS - 1) / CU_CHUNK_ROWS, h, w, 0, 0, 0, 0, 0, 0,
+                   0, 0, 0, 0})
+    {
+        y.n_seg = 1, y.n_row = (int64_t)h * w,
+        y.n_chunk = (h * w + CU_CHUNK_ROWS - 1) / CU_CHUNK_ROWS;
+        y.start = mem.p, y.chunk = mem.p + 2, y.h = mem.p + 4, y.w = mem.p + 5;
+    }
+};
+
+static void maps_bench(int side, int c)
+{
+    Maps m(side, side);
+    const int64_t rows = m.y.n_row;
+    const size_t n = (size_t)(rows * c);
+    const std::string shape =
+        std::to_string(side) + " x " + std::to_string(side) + " x " + std::to_string(c);
+    Mem<float> x(n), w((size_t)c), out(n);
+    Mem<__nv_bfloat16> o(n);
+    Mem<double> ws(cu_group_norm_ws(&m.y, c) / 8 + 1, same(1024, 0.0));
+    measure("group norm and silu", shape, (double)n * 10, 0, BY_BYTES, 0.75, [&](int) {
+        struct cu_group_norm a = {};
+        a.dst = {o.p, c, CU_BF16, c}, a.x = {x.p, c, CU_F32, c};
+        a.w = a.b = w.p, a.groups = 32, a.act = CU_IM_SILU, a.eps = 1e-5f, a.y = &m.y, a.ws = ws.p;
+        return cu_group_norm(&a, nullptr);
+    });
+    const int64_t chunk = std::min<int64_t>(rows, (32 << 20) / (18 * c));
+    Mem<__nv_bfloat16> col((size_t)(chunk * 9 * c));
+    struct cu_im2col v = {};
+    v.dst = {col.p, 9 * c, CU_BF16, 9 * c}, v.src = {o.p, c, CU_BF16, c};
+    v.in = v.out = &m.y, v.n = chunk, v.k = 3, v.stride = v.pad = 1;
+    measure("windows 3x3", shape, (double)chunk * 20 * c, 0, BY_BYTES, 0.75,
+            [&](int) { return cu_im2col(&v, nullptr); });
+    const auto raw = raw_weights(QF_BF16, (size_t)(9 * c) * (size_t)c);
+    weight_desc d = {};
+    cu_weight plan;
+    err e = {};
+    size_t bytes = 0;
+    d.name = "w", d.n_in = 9 * c, d.n_part = 1, d.part[0] = {QF_BF16, raw.data(), c};
+    if (cu_weight_plan(&plan, &d, 0, &bytes, &e)) {
+        errors++;
+        return;
+    }
+    std::vector<unsigned char> host(bytes);
+    errors += cu_weight_pack(&plan, &d, host.data()) != 0;
+    Mem<unsigned char> mem(bytes, host);
+    cu_weight_bind(&plan, mem.p);
+    Counts count((int)chunk, 0, 0, 0);
+    measure("convolution 3x3", shape, 0, 18.0 * (double)rows * c * c, BY_FLOPS, 0.40, [&](int) {
+        int rc = 0;
+        for (int64_t from = 0; from + chunk <= rows; from += chunk) {
+            v.from = from;
+            struct cu_linear a = {};
+            a.dst = a.after.add = {out.p + from * c, c, CU_F32, c};
+            a.src = v.dst, a.w = &plan, a.bias = w.p, a.steady = 1, a.wgmma = cc90;
+            rc |= cu_im2col(&v, nullptr) | cu_linear(&a, &count.st, nullptr);
+        }
+        return rc;
+    });
+}
+
+static void dit_bench(int rows, int d)
+{
+    Maps m(rows, 1);
+    const size_t n = (size_t)rows * (size_t)d;
+    const std::string shape = std::to_string(rows) + " x " + std::to_string(d);
+    Mem<float> x(n), y(n), w((size_t)d);
+    Mem<__nv_bfloat16> o(n);
+    const cu_mat mx = {x.p, d, CU_F32, d}, my = {y.p, d, CU_F32, d}, mw = {w.p, d, CU_F32, d},
+                 mo = {o.p, d, CU_BF16, d};
+    measure("layer norm, adaptive", shape, (double)n * 6, 0, BY_BYTES, 0.75, [&](int) {
+        struct cu_layer_norm a = {};
+        a.dst = mo, a.x = mx, a.n = rows, a.scale = a.shift = mw, a.eps = 1e-6f, a.y = &m.y;
+        return cu_layer_norm(&a, nullptr);
+    });
+    measure("gated sum", shape, (double)n * 12, 0, BY_BYTES, 0.85, [&](int) {
+        struct cu_gate_add a = {};
+        a.x = mx, a.y = my, a.gate = mw, a.n = rows, a.factor = 1, a.l = &m.y;
+        return cu_gate_add(&a, nullptr);
+    });
+    measure("activation", shape, (double)n * 6, 0, BY_BYTES, 0.85, [&](int) {
+        struct cu_act a = {};
+        a.dst = mo, a.x = mx, a.n = rows, a.act = CU_IM_GELU_TANH;
+        return cu_act(&a, nullptr);
+    });
+    const int hd = 64;
+    Mem<float> table((size_t)rows * (size_t)hd / 2);
+    measure("rotation", shape, (double)n * 8, 0, BY_BYTES, 0.75, [&](int) {
+        struct cu_rotate a = {};
+        a.x = mx, a.n = rows, a.n_head = d / hd, a.head_dim = hd, a.style = CU_ROPE_NORM;
+        a.cos = a.sin = {table.p, hd / 2, CU_F32, hd / 2};
+        a.norm = w.p, a.eps = 1e-6f;
+        return cu_rotate(&a, nullptr);
+    });
+}
+
+/* One segment to itself: K and V packed, then attention without a mask. */
+static void segment_bench(int rows, int heads, int hd)
+{
+    Maps m(rows, 1);
+    const int d = heads * hd, wide = cc90 ? (hd + 63) / 64 * 64 : (hd + 15) / 16 * 16,
+              blocks = (rows + CU_BLOCK_TOKENS - 1) / CU_BLOCK_TOKENS + 1;
+    std::vector<int32_t> table, first{1};
+    std::vector<cu_tile> tile;
+    for (int i = 1; i < blocks; i++)
+        table.push_back(i);
+    for (int i = 0; i < rows; i += CU_TILE_ROWS)
+        tile.push_back({0, i, std::min(CU_TILE_ROWS, rows - i)});
+    Mem<int32_t> pos((size_t)rows, same<int32_t>((size_t)rows, rows - 1)),
+        seq((size_t)rows, same<int32_t>((size_t)rows, 0)), dtable(table.size(), table),
+        block(1, first);
+    Mem<cu_tile> dtile(tile.size(), tile);
+    Counts c(rows, 0, (int)tile.size(), rows - 1);
+    c.st.pos = pos.p, c.st.row_seq = seq.p, c.st.block_table = dtable.p, c.st.tile = dtile.p;
+    c.st.block_stride = blocks - 1;
+    Mem<float> qkv((size_t)rows * 3 * (size_t)d), q((size_t)rows * (size_t)(heads * wide));
+    Mem<__nv_bfloat16> pool((size_t)blocks * 32 * (size_t)(heads * wide)),
+        out((size_t)rows * (size_t)(heads * wide));
+    const cu_kv kv = {pool.p, 1, heads, wide, blocks, CU_BF16};
+    const std::string shape =
+        std::to_string(rows) + " rows, " + std::to_string(heads) + " x " + std::to_string(hd);
+    measure("packing of K and V", shape, (double)rows * d * 12, 0, BY_BYTES, 0.75, [&](int) {
+        struct cu_pack_kv a = {};
+        a.k = {qkv.p + d, 3 * d, CU_F32, d}, a.v = {qkv.p + 2 * d, 3 * d, CU_F32, d};
+        a.head_dim = hd, a.kv = &kv, a.l = &m.y, a.block = block.p;
+        return cu_pack_kv(&a, nullptr);
+    });
+    measure("attention of a segment", shape, 0, 4.0 * rows * rows * d, BY_FLOPS, 0.40, [&](int) {
+        struct cu_attn a = {};
+        a.dst = {out.p, heads * wide, CU_BF16, heads * wide};
+        a.qkv = {q.p, heads * wide, CU_F32, 3 * heads * wide};
+        a.n_head = heads, a.scale = 0.1f, a.kv = &kv, a.wgmma = cc90;
+        return cu_attn(&a, &c.st, nullptr);
+    });
+}
+
+static void images_bench()
+{
+    maps_bench(pick(64, 8), pick(320, 32));
+    maps_bench(pick(512, 8), pick(128, 64));
+    dit_bench(pick(4096, 20), pick(3072, 128));
+    segment_bench(pick(4096, 70), pick(8, 2), pick(40, 40));
+    segment_bench(pick(4608, 70), pick(24, 1), pick(128, 64));
+}
+
 static void sample_bench(int n, int vocab, bool simple)
 {
     Mem<float> x((size_t)n * (size_t)vocab);
@@ -350,6 +502,7 @@ int main(int argc, char **argv)
                            : std::vector<std::pair<int, int>>{
                                  {4096, 6144}, {4096, 4096}, {4096, 28672}, {14336, 4096}})
             gemm_bench(fmt, s.first, s.second);
+    images_bench();
     for (bool simple : {true, false})
         sample_bench(pick(64, 3), pick(128256, 1000), simple);
     return errors != 0;

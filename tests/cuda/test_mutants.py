@@ -3,7 +3,7 @@
 one of four thread orders (value), the address sanitizer (asan), the race detector (tsan), or an abort of the emulation
 (emu). A mutation that no longer applies, or that nothing sees, fails.
 
-    tests/cuda/test_mutants.py [--all]      six kinds of bug by default; --all: the whole list
+    tests/cuda/test_mutants.py [--all]      eight kinds of bug by default; --all: the whole list
 
 Each kernel's own test judges, built with the one mutated object in place of the right one."""
 import os
@@ -56,6 +56,34 @@ MUTANTS = [
      False, "cuda/norm.cu"),
     ("a store past the row", "cuda/act.cu", "test_act", "asan", "asan",
      r"if \(k \+ 3 < n\)\n        x\[k \+ 3\] = v\.w;", r"x[k + 3] = v.w;", False, None),
+    ("missing barrier: factors of a group", "cuda/image_norm.cu", "test_image", "tsan", "tsan",
+     r"(red\[FACTOR_THREADS \+ t\] = sq;\n)    __syncthreads\(\);", r"\1", True, None),
+    ("no zeros behind narrow heads", "cuda/image_attend.cu", "test_image", "release", "value",
+     r"if \(\(int\)k < a\.from\)\n", r"", True, None),
+    ("missing barrier: greatest score of a row", "cuda/image_attend.cu", "test_image", "tsan", "tsan",
+     r"(red\[t / 32\] = top;\n)    __syncthreads\(\);", r"\1", False, None),
+    ("no barrier in a warp between norm and rotation of an image's heads", "cuda/image_rows.cu", "test_image", "tsan", "tsan",
+     r"    __syncwarp\(\);\n", r"", False, None),
+    ("scores do not fit shared memory", "cuda/image_attend.cu", "test_image", "asan", "asan",
+     r"c\.smem = \(size_t\)a->bias_cols \*", r"c.smem = (size_t)a->bias_cols / 2 *", False, None),
+    ("a row of the next segment", "cuda/kern.cuh", "test_image", "release", "value",
+     r"row < start\[mid \+ 1\]", r"row <= start[mid + 1]", False, "cuda/image_rows.cu"),
+    ("a window one row down", "cuda/image_conv.cu", "test_image", "release", "value",
+     r"y0 = r / out_w \* a\.stride - a\.pad", r"y0 = r / out_w * a.stride - a.pad + 1", False, None),
+    ("padding on one side only", "cuda/image_conv.cu", "test_image", "asan", "asan",
+     r"y < h && x < w\)", r"y <= h && x < w)", False, None),
+    ("sums run into the next segment", "cuda/image_norm.cu", "test_image", "release", "value",
+     r"min\(\(int64_t\)CU_CHUNK_ROWS, start\[s \+ 1\] - from\)", r"min((int64_t)CU_CHUNK_ROWS, start[n_seg] - from)", False, None),
+    ("channels of a group that are left out", "cuda/image_norm.cu", "test_image", "release", "value",
+     r"ch < per && t < wide \* deep; ch \+= wide", r"ch < wide; ch += wide", False, None),
+    ("a vector where rows are not aligned", "cuda/image.cuh", "test_image", "asan", "asan",
+     r"ok = ok && \(!m->p \|\| mat_vec4\(m\)\);", r"ok = ok && (!m->p || m->p);", False, "cuda/image_rows.cu"),
+    ("a product's residual of another chunk", "cuda/kern.cuh", "test_image", "release", "value",
+     r"a\.n_seg, a\.row \+ r\)", r"a.n_seg, r)", False, "cuda/gemm_f32.cu"),
+    ("a causal row sees one more", "cuda/image_attend.cu", "test_image", "release", "value",
+     r"a\.causal \? at \+ 1 :", r"a.causal ? at + 2 :", False, None),
+    ("a block of keys too far", "cuda/image_attend.cu", "test_image", "release", "value",
+     r"a\.block\[s\] \+ at / CU_BLOCK_TOKENS", r"a.block[s] + (at + 1) / CU_BLOCK_TOKENS", False, None),
 ]
 
 

@@ -387,16 +387,19 @@ static int backs_open(void **st)
     for (int i = 0; i < CPU_N_ISA; i++)
         if (cpu_isa_usable(i))
             ot_add(&cpu_backend, cpu_isas[i].name, i % 2 ? 1 : 3);
+    ot_add_gpu();
+    bool gpu = ot_backs[ot_n - 1].b != &cpu_backend;
     int rc = backend_find("cuda-emu", &b, &e);
     if (rc)
         print_message("SKIP cuda-emu: %s\n", e.text);
-    for (int i = 0; i < 4 && !rc; i++) {
-        ot_loose = i > 1;
-        if (i == 2)
-            n_exact = ot_n;
+    for (int i = 0; i < 2 && !rc; i++)
         ot_add(b, path[i], 1);
-    }
-    n_exact = rc ? ot_n : n_exact;
+    n_exact = ot_n;
+    ot_loose = true;
+    for (int i = 2; i < 4 && !rc; i++)
+        ot_add(b, path[i], 1);
+    if (gpu)
+        ot_add_gpu();
     return 0;
 }
 
