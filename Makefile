@@ -53,8 +53,9 @@ $(B)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) $(SYS) -c -o $@ $<
 
-# The catalogue is part of this object (.incbin), which -MMD cannot see.
+# Files that are part of an object (.incbin), which -MMD cannot see.
 $(B)/server/catalogue.o: conf/models.ini
+$(B)/api/page.o: $(wildcard api/page/*)
 $(B)/server/catalogue.o $(B)/server/models.o: CFLAGS += -DSTEPD_DATADIR='"$(PREFIX)/share/stepd"'
 
 define KERN_RULE
@@ -160,7 +161,7 @@ ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(
 TSAN_SHORT = $(patsubst $(B)/%,build/tsan/%,$(CU_TESTS)) build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test: export CUDA_TEST_SHORT := 1
 test:
-	@conf/setup.sh test cuda
+	@conf/setup.sh test cuda browser
 	@$(MAKE) -s lint
 	@$(MAKE) -s -j2 tests
 	@$(MAKE) -s pull

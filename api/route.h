@@ -56,6 +56,7 @@ enum api_route_flags {
     API_POOL =
         8, /* api_prepare runs on a pool thread whatever the body's size: it decodes pictures */
     API_MESSAGES = 16, /* errors have the form of Anthropic's API */
+    API_PAGE = 32,     /* of the playground: there unless it is switched off */
 };
 struct api_call;
 struct api_route {
@@ -103,9 +104,10 @@ struct api_call {
     const char *method, *path, *query;
     const char *body; /* [body_len], outlives the call */
     size_t body_len;
-    const char *content_type; /* of the request, or NULL */
-    const char *host;         /* the Host header as sent, or NULL: for addresses in answers */
-    bool https;               /* the client came over TLS */
+    const char *content_type;  /* of the request, or NULL */
+    const char *host;          /* the Host header as sent, or NULL: for addresses in answers */
+    const char *if_none_match; /* that header as sent, or NULL */
+    bool https;                /* the client came over TLS */
     const char *request_id;
     int64_t arrival_us;
     int64_t created; /* wall clock, seconds */

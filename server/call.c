@@ -165,6 +165,7 @@ static void fill(struct xchg *x)
     c->body_len = x->body.len;
     c->content_type = x->content_type;
     c->host = x->host;
+    c->if_none_match = x->if_none_match;
     c->https = x->https;
     c->request_id = x->id;
     c->arrival_us = clock_us();
@@ -383,6 +384,7 @@ void srv_call_free(struct xchg *x)
     buf_free(&x->body);
     free(x->content_type);
     free(x->host);
+    free(x->if_none_match);
     free(x->method);
     free(x->path);
     free(x);

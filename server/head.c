@@ -117,6 +117,8 @@ static void find_route(struct xchg *x, struct MHD_Connection *c)
     x->call.route = api_route_find(x->method, x->path, &allow);
     if (x->call.route && !x->s->conf->metrics && strcmp(x->call.route->path, "/metrics") == 0)
         x->call.route = NULL;
+    if (x->call.route && !x->s->conf->playground && x->call.route->flags & API_PAGE)
+        x->call.route = NULL;
     if (x->call.route)
         return;
     if (allow) {
@@ -188,4 +190,5 @@ void srv_head_check(struct xchg *x, struct MHD_Connection *c, const char *versio
     x->https = *x->s->conf->tls_cert || (proto && strcasecmp(proto, "https") == 0);
     x->content_type = copy_value(c, "Content-Type");
     x->host = copy_value(c, "Host");
+    x->if_none_match = copy_value(c, "If-None-Match");
 }

@@ -95,8 +95,9 @@ struct xchg {
     struct refusal refuse;
     char id[SRV_ID_MAX + 1];
     char *method, *path;
-    char *content_type; /* or NULL */
-    char *host;         /* or NULL */
+    char *content_type;  /* or NULL */
+    char *host;          /* or NULL */
+    char *if_none_match; /* or NULL */
     struct buf body;
     int64_t start_us;
     uint64_t swallowed;
