@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|bench|bench-images|deploy ...
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|browser|bench|bench-images|deploy ...
 # Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
 # Nothing is done, and nothing is asked for, when everything is there.
 set -eu
@@ -87,6 +87,13 @@ cuda_tools() {
     [ -e "$top/lib64" ] || ln -s lib "$top/lib64"
 }
 
+# A browser for the playground's tests. Not every system has one to install: the tests say so and count a skip.
+browser() {
+    rc=0
+    (set -e; debs chromium-headless-shell; venv .venv-browser tests/browser/requirements.txt) >build/browser-setup.log 2>&1 & wait $! || rc=$?
+    [ "$rc" = 0 ] || say "no browser for tests: $(tail -1 build/browser-setup.log)"
+}
+
 # stable-diffusion.cpp is compiled here. Left to itself it takes AMX where the processor has it, and dies where the kernel
 # refuses tiles to programs: so what the processor has is named one by one, and AMX is not.
 sd_flags() {
@@ -115,6 +122,7 @@ for stage in "$@"; do
     build) debs $BUILD_DEBS ;;
     test) debs $BUILD_DEBS $TEST_DEBS; venv .venv tests/requirements.txt; node_sdk ;;
     cuda) debs python3-venv g++; cuda_tools ;;
+    browser) browser ;;
     deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
     bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
     bench-images) bench_images ;;

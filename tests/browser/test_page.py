@@ -49,7 +49,7 @@ HOSTILE = [
     "&lt;script&gt;window.hit=1&lt;/script&gt;", "\\u003cscript\\u003ewindow.hit=1\\u003c/script\\u003e", "<scr\u0000ipt>window.hit=1</scr\u0000ipt>",
     "＜script＞window.hit=1＜/script＞", "\u202e<tpircs/>1=tih<tpircs>\u202c", "مرحبا <b>بالعالم</b> ‏‎", "\u2066\u2067\u2068\ufeff\u200b\u2028\u2029",
     "Z" + "\u0335\u0321\u0489" * 200, "W" * 20000, "a " * 10000, "\n" * 300 + "end", "-->\n<!--<script>window.hit=1</script>-->",
-    "]]><![CDATA[<script>window.hit=1</script>", "data: {\"error\": {}}\n\ndata: [DONE]\n\n", "__proto__", "constructor", "\ud83d\udc68\u200d\ud83d\udc69\u200d\ud83d\udc67 \U000e0041\U000e007f",
+    "]]><![CDATA[<script>window.hit=1</script>", "data: {\"error\": {}}\n\ndata: [DONE]\n\n", "__proto__", "constructor", "\U0001f468\u200d\U0001f469\u200d\U0001f467 \U000e0041\U000e007f",
 ]
 
 WATCH = """
