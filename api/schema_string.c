@@ -110,7 +110,17 @@ gr_expr sc__string(struct sc *s, const struct conj *c)
     if (c->max_len >= 0 && c->min_len > c->max_len)
         return gr_never(b);
     if (c->pattern.n || c->not_pattern.n || any_format(c) || has_not_strings(c)) {
-        gr_expr body = sc__string_body(s, c);
+        struct conj most = *c;
+        bool bound =
+            c->max_len > 16; /* long bounds are counted, short ones part of the automaton */
+        most.max_len = bound ? -1 : c->max_len;
+        gr_expr body = sc__string_body(s, &most);
+        if (bound && body != GR_FAIL)
+            return gr_seq(b,
+                          (gr_expr[]){quote,
+                                      gr_bounded(b, body, gr_any(b, GR_JSON), (int32_t)c->max_len),
+                                      quote},
+                          3);
         if (gr_failed(b, NULL) == ERR_LIMIT) {
             struct err why;
             gr_failed(b, &why);

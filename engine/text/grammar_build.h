@@ -21,7 +21,7 @@ struct grammar_vocab *grammar_vocab_ref(struct grammar_vocab *v);
 void grammar_vocab_unref(struct grammar_vocab *v); /* NULL is fine */
 
 struct gr_limits {    /* zero = default */
-    int64_t max_us;   /* of a whole build; 2 s */
+    int64_t max_us;   /* of work for a whole build; 2 s */
     size_t max_expr;  /* expressions; 2,000,000 */
     size_t max_state; /* states of one regular part; 32,768 */
     size_t max_bytes; /* of the compiled grammar; 64 MiB */
@@ -66,6 +66,9 @@ gr_expr gr_lex(struct gr_builder *b, gr_expr e);
 /* Of regular expressions: texts of all of them; bytes that are not a text of e. */
 gr_expr gr_and(struct gr_builder *b, gr_expr x, gr_expr y);
 gr_expr gr_not(struct gr_builder *b, gr_expr e);
+/* e, a regular expression over characters `chr` of which none begins another, with max of them at most: counted, not
+ * unrolled. */
+gr_expr gr_bounded(struct gr_builder *b, gr_expr e, gr_expr chr, int32_t max);
 /* A regular expression of one or more characters of `encoding`, e.g. gr_any repeated, with min..max characters: counted, not
  * unrolled, so bounds may be large. */
 gr_expr gr_counted(struct gr_builder *b, gr_expr chr, int32_t min, int32_t max);

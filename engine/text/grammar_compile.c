@@ -3,14 +3,14 @@
 #include <string.h>
 
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
 #include "engine/text/grammar_expr.h"
 
 /* Parts of at most this many positions become automata unasked: enough for words and numbers, too few for a subset
  * construction to explode. */
-#define AUTO_SIZE  400
-#define AUTO_STATE 1500
-#define DEPTH_MAX  4000
+#define AUTO_SIZE   400
+#define AUTO_STATE  1500
+#define DEPTH_MAX   4000
+#define INLINE_SIZE 24
 
 struct info {                  /* of an expression */
     bool known, regular, kept; /* kept: has a part that is an automaton of its own */
@@ -77,6 +77,7 @@ static struct info fold(struct compiler *c, const struct expr *x)
     case X_AND:
     case X_NOT:
     case X_COUNTED:
+    case X_BOUNDED:
     case X_MULTIPLE:
         r.kept = true;
         break;
@@ -142,6 +143,9 @@ static bool nullable_of(struct compiler *c, const struct expr *x, gr_expr e)
         return false;
     case X_COUNTED:
         return x->b == 0;
+    case X_BOUNDED:
+        d = gr__dfa_of(c->b, x->a, 0);
+        return d && d->n_state && d->accept[0] & DFA_ACCEPT;
     case X_LEX:
     case X_AND:
     case X_NOT:
@@ -173,6 +177,22 @@ static bool set_live(const struct compiler *c, const struct expr *x)
     return n >= s->min && __builtin_popcountll(s->must) <= s->max && s->min <= s->max;
 }
 
+/* The automaton of a counted expression, owned by the caller; NULL on failure. */
+static struct dfa *marked(struct compiler *c, const struct expr *x)
+{
+    gr_expr chr = x->kind == X_COUNTED ? x->a : x->b;
+    gr_expr all = gr_repeat(c->b, chr, 0, GR_INF);
+    const struct dfa *chars = gr__dfa_of(c->b, all, 0);
+    const struct dfa *d = x->kind == X_COUNTED ? chars : gr__dfa_of(c->b, x->a, 0);
+    struct dfa *m = NULL;
+    int rc = d && chars ? gr__dfa_mark(&m, d, chars, c->b->o.max_state) : ERR_INTERNAL;
+    if (rc)
+        gr_fail(c->b, rc,
+                rc == ERR_LIMIT ? "too large: an automaton of it has too many states"
+                                : "no memory");
+    return rc ? NULL : m;
+}
+
 static bool one_live(struct compiler *c, gr_expr e)
 {
     struct expr x = c->b->x[e];
@@ -182,6 +202,12 @@ static bool one_live(struct compiler *c, gr_expr e)
     if (x.kind == X_LEX || x.kind == X_AND || x.kind == X_NOT) {
         d = gr__dfa_of(c->b, e, 0);
         return d && d->n_state;
+    }
+    if (x.kind == X_BOUNDED) {
+        struct dfa *m = marked(c, &x);
+        bool ok = m && m->n_state && gr__term_least(m) <= x.c;
+        gr__dfa_free(m);
+        return ok;
     }
     return live_of(c, &x, c->live);
 }
@@ -487,7 +513,8 @@ static int32_t emit_repeat(struct compiler *c, const struct expr *x, int32_t nex
 
 static int32_t emit_rule(struct compiler *c, int32_t rule, int32_t next)
 {
-    if (facts(c, c->body[rule]).regular) /* no stack needed: as if written here */
+    struct info f = facts(c, c->body[rule]);
+    if (f.regular && f.size <= INLINE_SIZE) /* a call would cost more: as if written here */
         return emit(c, c->body[rule], next);
     if (c->entry[rule] < 0) {
         /* calls go by a node of one kid, so that a rule can be called before it is there */
@@ -516,9 +543,10 @@ static int32_t emit(struct compiler *c, gr_expr e, int32_t next)
     }
     int32_t r = -1;
     struct info f = facts(c, e);
-    if (x.kind == X_COUNTED) {
-        gr_expr star = gr_repeat(b, x.a, 0, GR_INF);
-        r = term_node(c, gr__dfa_of(b, star, 0), (int32_t[]){x.b, x.c}, next);
+    if (x.kind == X_COUNTED || x.kind == X_BOUNDED) {
+        struct dfa *m = marked(c, &x);
+        r = term_node(c, m, (int32_t[]){x.kind == X_COUNTED ? x.b : 0, x.c}, next);
+        gr__dfa_free(m);
     } else if (x.kind == X_LEX || x.kind == X_AND || x.kind == X_NOT || x.kind == X_MULTIPLE) {
         r = term_node(c, gr__dfa_of(b, e, 0), NULL, next);
     } else if (f.regular && !f.kept && (f.size <= AUTO_SIZE || x.kind == X_LIT)) {
@@ -548,17 +576,21 @@ static int32_t emit(struct compiler *c, gr_expr e, int32_t next)
 static void prime(struct compiler *c)
 {
     struct grammar *g = c->g;
-    int64_t until = clock_us() + PRIME_US;
+    int64_t until = gr__cpu_us() + PRIME_US;
     for (int32_t i = 0; i < g->n_term; i++) {
         struct term *t = g->term[i];
         for (int32_t s = 0; t->d->n_state <= PRIME_STATES && s < t->d->n_state; s++) {
             bool own = false;
-            if (!(t->d->accept[s] & DFA_OUT))
+            uint64_t visits = 0;
+            int wide = 0;
+            for (int k = 'a'; k <= 'z'; k++)
+                wide += dfa_step(t->d, (uint16_t)s, (uint8_t)k) != DFA_DEAD;
+            if (wide < 8)
                 continue;
-            const struct lmask *m = gr__lmask(g->v, t, (uint16_t)s, &own);
+            const struct lmask *m = gr__lmask(g->v, t, (uint16_t)s, &own, &visits);
             if (own)
                 gr__lmask_free((struct lmask *)m);
-            if (clock_us() > until)
+            if (gr__cpu_us() > until)
                 return;
         }
     }

@@ -72,7 +72,7 @@ static int find_alive(const struct dfa *d, uint8_t *alive)
             from[--first[d->next[i] + 1]] = (uint16_t)(i / k);
     /* first[s + 1] is now where the edges into s begin */
     for (size_t s = 0; s < n; s++)
-        if (d->accept[s]) {
+        if (d->accept[s] & DFA_ACCEPT) {
             alive[s] = 1;
             todo[top++] = (uint16_t)s;
         }
@@ -139,7 +139,7 @@ static int merge(const struct dfa *d, uint16_t *part, size_t *n_part)
     size_t count = 0;
     bool done = false;
     for (size_t s = 0; s < n; s++)
-        part[s] = d->accept[s] & DFA_ACCEPT;
+        part[s] = d->accept[s] & (DFA_ACCEPT | DFA_CHAR);
     for (int round = 0; round < MERGE_ROUNDS && n <= MERGE_STATES && !done; round++) {
         for (size_t s = 0; s < n; s++)
             sig[s] = (struct sig){signature(d, part, s), (uint16_t)s};
@@ -238,7 +238,7 @@ static int rebuild(struct dfa **out, const struct dfa *raw, const uint16_t *part
     for (int b = 0; b < 256; b++)
         d->cls[b] = map[raw->cls[b]];
     for (size_t i = 0; i < o.n; i++) {
-        d->accept[i] = raw->accept[o.member[i]] & DFA_ACCEPT;
+        d->accept[i] = raw->accept[o.member[i]] & (DFA_ACCEPT | DFA_CHAR);
         for (size_t c = 0; c < n_col; c++) {
             uint16_t to = raw->next[o.member[i] * k + rep[c]];
             d->next[i * n_col + c] = to == DFA_DEAD ? (uint16_t)DFA_DEAD : o.number[part[to]];
@@ -284,7 +284,8 @@ struct product {
     uint32_t *pair;           /* [n] x state << 16 | y state */
     uint32_t *slot, n_slot;   /* hash of pairs: index + 1 */
     uint8_t cx[256], cy[256]; /* classes of x and y behind a class of the product */
-    size_t n, cap, max;
+    size_t n, max;
+    bool mark;
 };
 
 static int pair_state(struct product *p, uint32_t pair, uint16_t *out)
@@ -328,7 +329,9 @@ static int product_run(struct product *p, bool neg)
         uint16_t sx = (uint16_t)(p->pair[i] >> 16), sy = (uint16_t)p->pair[i];
         bool ax = p->x->accept[sx] & DFA_ACCEPT;
         bool ay = sy != DFA_DEAD && p->y->accept[sy] & DFA_ACCEPT;
-        p->raw->accept[i] = ax && (neg ? !ay : ay);
+        p->raw->accept[i] = ax && (neg ? !ay : ay) ? DFA_ACCEPT : 0;
+        if (p->mark && ay)
+            p->raw->accept[i] |= DFA_CHAR;
         for (size_t c = 0; !rc && c < k; c++) {
             uint16_t *to = &p->raw->next[i * k + c];
             uint16_t tx = p->x->next[(size_t)sx * (size_t)p->x->n_class + p->cx[c]];
@@ -343,12 +346,15 @@ static int product_run(struct product *p, bool neg)
     return rc;
 }
 
-static int product(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max, bool neg)
+enum { AND, NOT, MARK };
+static int product(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max, int how)
 {
+    bool neg = how == NOT;
     if (max > 65000)
         max = 65000;
     size_t most = (size_t)x->n_state * ((size_t)y->n_state + 1) + 1;
-    struct product p = {.x = x, .y = y, .max = most < max ? most : max, .n_slot = 16};
+    struct product p = {
+        .x = x, .y = y, .max = most < max ? most : max, .n_slot = 16, .mark = how == MARK};
     int rc = ERR_NOMEM;
     while (p.n_slot < 2 * p.max)
         p.n_slot *= 2;
@@ -378,7 +384,12 @@ static int product(struct dfa **out, const struct dfa *x, const struct dfa *y, s
 
 int gr__dfa_and(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max_state)
 {
-    return product(out, x, y, max_state, false);
+    return product(out, x, y, max_state, AND);
+}
+
+int gr__dfa_mark(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max_state)
+{
+    return product(out, x, y, max_state, MARK);
 }
 
 int gr__dfa_not(struct dfa **out, const struct dfa *x, size_t max_state)
@@ -388,5 +399,5 @@ int gr__dfa_not(struct dfa **out, const struct dfa *x, size_t max_state)
     uint8_t accept[1] = {DFA_ACCEPT | DFA_OUT};
     all.next = next;
     all.accept = accept;
-    return product(out, &all, x, max_state, true);
+    return product(out, &all, x, max_state, NOT);
 }

@@ -3,10 +3,17 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
+
+int64_t gr__cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
 
 int gr_builder_open(struct gr_builder **out, struct grammar_vocab *v, const struct gr_limits *o)
 {
@@ -26,7 +33,7 @@ int gr_builder_open(struct gr_builder **out, struct grammar_vocab *v, const stru
         b->o.max_bytes = (size_t)64 << 20;
     if (!b->o.max_depth)
         b->o.max_depth = 200;
-    b->deadline_us = clock_us() + b->o.max_us;
+    b->deadline_us = gr__cpu_us() + b->o.max_us;
     b->lit.limit = (size_t)64 << 20;
     gr__add(b, X_EMPTY, 0, 0, 0); /* expression 0 */
     gr__add(b, X_NEVER, 0, 0, 0); /* expression 1 */
@@ -82,7 +89,7 @@ void gr_forgive(struct gr_builder *b)
 
 bool gr__in_time(struct gr_builder *b)
 {
-    if (clock_us() <= b->deadline_us)
+    if (gr__cpu_us() <= b->deadline_us)
         return true;
     gr_fail(b, ERR_LIMIT, "compiling took longer than %lld ms", (long long)(b->o.max_us / 1000));
     return false;
@@ -360,6 +367,13 @@ gr_expr gr_counted(struct gr_builder *b, gr_expr chr, int32_t min, int32_t max)
     if (min < 0 || max < min)
         return gr_never(b);
     return max == 0 ? gr_empty(b) : gr__add(b, X_COUNTED, chr, min, max);
+}
+
+gr_expr gr_bounded(struct gr_builder *b, gr_expr e, gr_expr chr, int32_t max)
+{
+    if (e == GR_FAIL || chr == GR_FAIL || b->err.code)
+        return GR_FAIL;
+    return max < 0 ? gr_never(b) : gr__add(b, X_BOUNDED, e, chr, max);
 }
 
 gr_expr gr_multiple(struct gr_builder *b, int32_t m)

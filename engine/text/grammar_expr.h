@@ -18,6 +18,7 @@ enum expr_kind {
     X_AND,      /* a and b */
     X_NOT,      /* not a */
     X_COUNTED,  /* b..c characters a */
+    X_BOUNDED,  /* a, of c characters b at most */
     X_MULTIPLE, /* of a */
     X_SET,      /* kid a .. a + 2b, then its spec: b->set[c] */
     X_BOL,      /* only at the start of the automaton's text */
@@ -41,7 +42,7 @@ struct gr_rule {
 struct gr_builder {
     struct grammar_vocab *v;
     struct gr_limits o;
-    int64_t deadline_us;
+    int64_t deadline_us; /* by gr__cpu_us */
     struct err err;
     struct expr *x;
     size_t n_x, cap_x;
@@ -61,6 +62,8 @@ struct gr_builder {
 
 gr_expr gr__add(struct gr_builder *b, enum expr_kind kind, int32_t x, int32_t y, int32_t z);
 gr_expr gr__range(struct gr_builder *b, int lo, int hi);
+/* Time that this thread has worked: a busy machine refuses no schema. */
+int64_t gr__cpu_us(void);
 /* false: the deadline has passed (noted as a failure). */
 bool gr__in_time(struct gr_builder *b);
 /* Room for n more elements of an array; false is noted as a failure. */

@@ -28,6 +28,7 @@ struct
 };
 #define DFA_ACCEPT 1
 #define DFA_OUT    2 /* has an edge */
+#define DFA_CHAR   4 /* between two characters (gr__dfa_mark) */
 
 static inline uint16_t dfa_step(const struct dfa *d, uint16_t s, uint8_t byte)
 {
@@ -38,6 +39,8 @@ size_t gr__dfa_bytes(const struct dfa *d);
 /* Operations: 0, ERR_NOMEM, ERR_LIMIT (over max_state states). */
 int gr__dfa_and(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max_state);
 int gr__dfa_not(struct dfa **out, const struct dfa *x, size_t max_state);
+/* x's texts, all of which are in y; states where y accepts get DFA_CHAR. */
+int gr__dfa_mark(struct dfa **out, const struct dfa *x, const struct dfa *y, size_t max_state);
 /* Make `next` and `accept` of `raw` (n_state states, all reached) a trimmed, small automaton; takes raw over. */
 int gr__dfa_finish(struct dfa **out, struct dfa *raw);
 bool gr__dfa_has(const struct dfa *d, const void *text, size_t n);
@@ -58,7 +61,7 @@ struct lmask_exit { /* the terminal may end inside a token */
     int32_t n_char; /* counted terminals: characters finished on the way */
 };
 struct lmask_tok {
-    int32_t tok, n_char; /* characters begun */
+    int32_t tok, n_char; /* characters finished, and needed to end */
 };
 struct lmask {
     uint32_t *bits; /* [n_word] tokens that stay in the terminal, or end with it */
@@ -71,6 +74,8 @@ struct lmask {
 struct term { /* a DFA, shared by grammars of a vocabulary that have the same */
     struct dfa *d;
     bool counted;
+    uint16_t *
+        rest; /* [n_state] counted: characters at least to an accepting state, the current one included */
     struct lmask **l1; /* [n_state], entries set once, under the vocabulary's lock */
     size_t bytes;
     int refs; /* grammars */
@@ -97,9 +102,11 @@ struct grammar_vocab {
 
 /* The vocabulary's term of this DFA (taken over), one more reference. NULL: ERR_NOMEM. */
 struct term *gr__term_get(struct grammar_vocab *v, struct dfa *d, bool counted);
+int32_t gr__term_least(const struct dfa *d); /* fewest characters of a text of a marked DFA */
 void gr__term_put(struct grammar_vocab *v, struct term *t);
 /* Mask of a state of t; *own: the caller frees it (gr__lmask_free). NULL: ERR_NOMEM. */
-const struct lmask *gr__lmask(struct grammar_vocab *v, struct term *t, uint16_t state, bool *own);
+const struct lmask *gr__lmask(struct grammar_vocab *v, struct term *t, uint16_t state, bool *own,
+                              uint64_t *visits); /* nodes it took are added */
 void gr__lmask_free(struct lmask *m);
 
 /* ---- the network (grammar_compile.c) ---- */

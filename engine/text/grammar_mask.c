@@ -148,15 +148,14 @@ static int compute(struct grammar_state *s, uint32_t *bits)
         const struct gthread *t = &s->now.t[i];
         bool own;
         struct room r = room_of(s, t);
-        const struct lmask *m =
-            gr__lmask(s->g->v, s->g->term[s->g->node[t->node].a], t->state, &own);
+        struct term *term = s->g->term[s->g->node[t->node].a];
+        const struct lmask *m = gr__lmask(s->g->v, term, t->state, &own, &s->visits);
         if (!m)
             return ERR_NOMEM;
-        if (s->g->term[s->g->node[t->node].a]->counted)
+        if (term->counted)
             add_own(s, m, r.most, bits);
         else
             or_bits(bits, m->bits, s->g->v->n_word);
-        s->visits += own ? 256 : 64;
         rc = add_exits(s, t, m, r, bits);
         if (own)
             gr__lmask_free((struct lmask *)m);

@@ -189,6 +189,13 @@ static void build(struct nfa *a, gr_expr e, int32_t from, int32_t to)
     case X_RULE:
         build_rule(a, x.a, from, to);
         break;
+    case X_BOUNDED: {
+        gr_expr all = gr_repeat(a->b, x.b, 0, x.c);
+        gr_expr both = gr_and(a->b, x.a, all);
+        if (both != GR_FAIL)
+            build_dfa(a, both, from, to);
+        break;
+    }
     case X_LEX:
     case X_AND:
     case X_NOT:

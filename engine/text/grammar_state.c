@@ -284,13 +284,12 @@ int gr__step(struct grammar_state *s, const struct gconfig *c, uint8_t byte, str
         uint8_t acc = m->d->accept[to];
         bool more = acc & DFA_OUT, end = acc & DFA_ACCEPT;
         if (m->counted) {
-            bool begun = !end;
-            if (end && (n->max != GR_INF || t.count < n->min))
+            if (acc & DFA_CHAR && (n->max != GR_INF || t.count < n->min))
                 t.count++;
-            if (n->max != GR_INF && t.count + begun > n->max)
+            if (n->max != GR_INF && t.count > n->max - m->rest[to])
                 continue;
             end = end && t.count >= n->min;
-            more = more && (begun || n->max == GR_INF || t.count < n->max);
+            more = more && !(n->max != GR_INF && acc & DFA_CHAR && t.count >= n->max);
         }
         if (end)
             rc = gr__enter(s, out, n->next, 0, t.frame);

@@ -130,6 +130,7 @@ static void term_free(struct term *t)
     for (int32_t i = 0; t->l1 && i < t->d->n_state; i++)
         gr__lmask_free(t->l1[i]);
     free(t->l1);
+    free(t->rest);
     gr__dfa_free(t->d);
     free(t);
 }
@@ -177,6 +178,41 @@ static void drop_unused(struct grammar_vocab *v)
         }
 }
 
+/* rest[s]: characters to go, by relaxing edges until nothing changes; few rounds, since counts are small where it
+ * matters and edges go forward. */
+static uint16_t *rest_of(const struct dfa *d)
+{
+    size_t n = (size_t)d->n_state, k = (size_t)d->n_class;
+    uint16_t *rest = mem_alloc(n * sizeof *rest + 1);
+    if (!rest)
+        return NULL;
+    for (size_t s = 0; s < n; s++)
+        rest[s] = d->accept[s] & DFA_ACCEPT ? 0 : UINT16_MAX;
+    for (bool more = true; more;) {
+        more = false;
+        for (size_t s = n; s-- > 0;)
+            for (size_t c = 0; c < k; c++) {
+                uint16_t to = d->next[s * k + c];
+                if (to == DFA_DEAD || rest[to] == UINT16_MAX)
+                    continue;
+                unsigned r = rest[to] + (d->accept[to] & DFA_CHAR ? 1u : 0u);
+                if (r < rest[s]) {
+                    rest[s] = (uint16_t)r;
+                    more = true;
+                }
+            }
+    }
+    return rest;
+}
+
+int32_t gr__term_least(const struct dfa *d)
+{
+    uint16_t *rest = rest_of(d);
+    int32_t r = rest && d->n_state ? rest[0] : INT32_MAX;
+    free(rest);
+    return r;
+}
+
 struct term *gr__term_get(struct grammar_vocab *v, struct dfa *d, bool counted)
 {
     pthread_mutex_lock(&v->lock);
@@ -189,7 +225,9 @@ struct term *gr__term_get(struct grammar_vocab *v, struct dfa *d, bool counted)
         t->d = d;
         t->counted = counted;
         t->l1 = mem_calloc((size_t)d->n_state + 1, sizeof *t->l1);
-        if (!t->l1) {
+        if (counted)
+            t->rest = rest_of(d);
+        if (!t->l1 || (counted && !t->rest)) {
             term_free(t);
             t = NULL;
         } else {
@@ -295,8 +333,9 @@ static int64_t fill(const struct grammar_vocab *v, const struct term *t, uint16_
         }
         uint8_t acc = d->accept[s] & DFA_ACCEPT;
         state[at->depth] = s;
-        chars[at->depth] = chars[at->depth - 1] + (acc != 0);
-        if (at->n_tok && add_tokens(f, v, at, t->counted, chars[at->depth] + (t->counted && !acc)))
+        chars[at->depth] = chars[at->depth - 1] + ((d->accept[s] & DFA_CHAR) != 0);
+        if (at->n_tok &&
+            add_tokens(f, v, at, t->counted, chars[at->depth] + (t->counted ? t->rest[s] : 0)))
             return ERR_NOMEM;
         if (acc && at->end > i + 1 && add_exit(f, i, chars[at->depth]))
             return ERR_NOMEM;
@@ -310,7 +349,8 @@ static size_t lmask_bytes(const struct grammar_vocab *v, const struct lmask *m)
     return sizeof *m + v->n_word * 4 + m->n_exit * sizeof *m->exit + m->n_tok * sizeof *m->tok;
 }
 
-const struct lmask *gr__lmask(struct grammar_vocab *v, struct term *t, uint16_t state, bool *own)
+const struct lmask *gr__lmask(struct grammar_vocab *v, struct term *t, uint16_t state, bool *own,
+                              uint64_t *cost)
 {
     pthread_mutex_lock(&v->lock);
     struct lmask *m = t->l1[state];
@@ -330,10 +370,13 @@ const struct lmask *gr__lmask(struct grammar_vocab *v, struct term *t, uint16_t 
     if (t->counted)
         qsort(m->tok, m->n_tok, sizeof *m->tok, by_chars);
     *own = true;
+    *cost += (uint64_t)visits;
     if (visits < L1_WORTH)
         return m;
     pthread_mutex_lock(&v->lock);
     size_t bytes = lmask_bytes(v, m);
+    if (v->kept + bytes > KEPT_MAX)
+        drop_unused(v);
     if (!t->l1[state] && v->kept + bytes <= KEPT_MAX) {
         t->l1[state] = m;
         t->bytes += bytes;

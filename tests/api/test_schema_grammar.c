@@ -14,8 +14,8 @@
 #include "api/schema.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
-#include "engine/base/thread.h"
 #include "tests/unxz.h"
+#include <time.h>
 
 static struct tokenizer *tok;
 static struct grammar_vocab *vocab;
@@ -43,6 +43,13 @@ static int close_vocab(void **state)
     tok_close(tok);
     free(bits);
     return 0;
+}
+
+static int64_t cpu_us(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
 }
 
 static bool allowed(int32_t id)
@@ -141,11 +148,11 @@ static json_t *answer(const json_t *job)
 {
     struct grammar *g;
     struct schema_err e;
-    int64_t from = clock_us();
+    int64_t from = cpu_us();
     if (compile(job, &g, &e))
         return json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", err_name(e.err.code), "where",
                          e.where, "text", e.err.text);
-    int64_t us = clock_us() - from;
+    int64_t us = cpu_us() - from;
     json_t *acc = json_array(), *samples = json_array(), *v = json_object_get(job, "texts");
     for (size_t i = 0; i < json_array_size(v); i++) {
         json_t *t = json_array_get(v, i);
@@ -237,6 +244,70 @@ static void test_schema_basics(void **state)
           S("[]", "[1]", "[\"x\",1]"), S("[1,1]", "[2]"));
 }
 
+static void test_gbnf(void **state)
+{
+    (void)state;
+    check("grammar", "root ::= \"a\" (b | [0-9]{2,3})* # end\nb ::= \"b\" root? \"c\"\n",
+          S("a", "abc", "a12", "ababcc123"), S("", "b", "a1", "abb"));
+    /* arithmetic, left-recursive */
+    check("grammar",
+          "root ::= expr\nexpr ::= expr \"+\" term | term\nterm ::= \"(\" expr \")\" | num\nnum "
+          "::= [0-9]+\n",
+          S("1", "1+2", "(1+23)+4", "((7))"), S("", "1+", "(1", "1)"));
+    check("grammar", "root ::= [^\\x00-\\x1F\"] . \"\\u00e9\"\n",
+          S("xy\xC3\xA9", "\xC3\xA9!\xC3\xA9"), S("xy", "\"y\xC3\xA9"));
+}
+
+static void test_lark(void **state)
+{
+    (void)state;
+    check("grammar",
+          "// sums\nstart: sum\n?sum: product\n    | sum \"+\" product -> add\n?product: NUMBER | "
+          "\"(\" sum \")\"\n"
+          "%import common.NUMBER\n%import common.WS_INLINE\n%ignore WS_INLINE\n",
+          S("1", "1 + 2.5", " (3+4) + 5"), S("", "1 +", "1\n"));
+    check("grammar", "start: \"select\"i \" \" COL (\",\" COL)~0..2\nCOL: /[a-z]+/ | \"*\"\n",
+          S("SELECT a", "select a,b,c", "Select *"), S("select", "select a,b,c,d"));
+}
+
+static void refuses(const char *kind, const char *source, const char *why)
+{
+    json_t *job = strcmp(kind, "schema") == 0
+                      ? json_pack("{s:o}", kind, json_loads(source, JSON_DECODE_ANY, NULL))
+                      : json_pack("{s:s}", kind, source);
+    struct grammar *g;
+    struct schema_err e;
+    assert_non_null(job);
+    if (!compile(job, &g, &e))
+        fail_msg("%s compiles", source);
+    if (!strstr(e.err.text, why) && !strstr(e.where, why))
+        fail_msg("%s: %s (%s), not %s", source, e.err.text, e.where, why);
+    json_decref(job);
+}
+
+static void test_refused(void **state)
+{
+    (void)state;
+    refuses("regex", "[a-z", "]");
+    refuses("regex", "(a", ")");
+    refuses("regex", "*a", "nothing to repeat");
+    refuses("regex", "(a)\\1", "back-reference");
+    refuses("regex", "((a{1000}){1000}){1000}", "too many parts");
+    refuses("regex", "(a|b)*a(a|b){25}", "too large");
+    refuses("grammar", "root ::= a\n", "'a' is used but not defined");
+    refuses("grammar", "a ::= \"x\"\n", "no rule 'root'");
+    refuses("grammar", "root ::= \"a\nb ::= \"c\"", "line");
+    refuses("grammar", "root ::= a \"x\"\na ::= b\nb ::= a \"y\" | \"z\"\n", "left recursion");
+    refuses("grammar", "root ::= \"a\" root\n", "no text fits");
+    refuses("schema", "{\"type\":\"strnig\"}", "'type'");
+    refuses("schema", "{\"properties\":{\"s\":{\"pattern\":\"^[a-z$\"}}}", "properties.s.pattern");
+    refuses("schema", "{\"$ref\":\"#/$defs/nowhere\"}", "$ref");
+    refuses("schema", "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems");
+    refuses("schema", "false", "no text fits");
+    refuses("schema", "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no text fits");
+    refuses("schema", "[]", "object or a boolean");
+}
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "tool") == 0) {
@@ -247,8 +318,9 @@ int main(int argc, char **argv)
         return rc;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regex),
-        cmocka_unit_test(test_schema_basics),
+        cmocka_unit_test(test_regex),   cmocka_unit_test(test_schema_basics),
+        cmocka_unit_test(test_gbnf),    cmocka_unit_test(test_lark),
+        cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
