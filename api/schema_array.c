@@ -132,7 +132,7 @@ static gr_expr unique(struct sc *s, const struct conj *c)
 static gr_expr contains(struct sc *s, const struct conj *c)
 {
     const json_t *a = c->contains.v[0], *min = json_object_get(a, "minContains");
-    int64_t k = json_is_integer(min) ? json_integer_value(min) : 1;
+    int64_t k = json_is_number(min) ? (int64_t)json_number_value(min) : 1;
     if (c->contains.n > 1 || json_object_get(a, "maxContains") || k > 16 || c->max_items >= 0 ||
         c->min_items > k || c->unique)
         return sc__fail(s, ERR_UNSUPPORTED, "contains",

@@ -122,6 +122,10 @@ static const json_t *find_named(const json_t *at, const char *key, const char *n
     if (json_is_object(at)) {
         const char *own = json_string_value(json_object_get(at, key)), *k;
         json_t *v;
+        /* what has an address of its own has anchors of its own */
+        const char *id = json_string_value(json_object_get(at, "$id"));
+        if (depth && id && *id != '#' && key[1] != 'i')
+            return NULL;
         if (own && strcmp(own, name) == 0)
             return at;
         json_object_foreach((json_t *)at, k, v)

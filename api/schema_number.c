@@ -10,7 +10,13 @@
 #define INT_DIGITS                                                                                 \
     60 /* of unbounded integers: more helps nobody, and a model may write digits for ever */
 #define FRAC_DIGITS 40
-#define BIG         1e15 /* bounds beyond are none that doubles can say exactly */
+/* JSON's numbers that a double can hold. */
+#define ANY_NUMBER                                                                                 \
+    "-?((0|[1-9][0-9]{0,59})(\\.[0-9]{1,40})?([eE](-[0-9]{1,3}|[+]?[0-9]{1,2}))?"                  \
+    "|[0-9](\\.[0-9]{1,40})?[eE][+]?([12][0-9]{2}|30[0-7])"                                        \
+    "|1(\\.([0-6][0-9]{0,39}|7[0-8][0-9]{0,38}|79[0-6][0-9]{0,30}|79769313486231[0-5][0-7]?))?"    \
+    "[eE][+]?308)"
+#define BIG 1e15 /* bounds beyond are none that doubles can say exactly */
 
 static gr_expr digit(struct sc *s, int lo, int hi)
 {
@@ -278,10 +284,7 @@ gr_expr sc__number(struct sc *s, const struct conj *c)
     bool bounded = c->has_lo || c->has_hi;
     gr_expr minus = gr_str(b, "-");
     if (!bounded && !c->multiple.n)
-        return gr_lex(
-            b,
-            gr_regex(b, VIEW_LIT("-?(0|[1-9][0-9]{0,59})(\\.[0-9]{1,40})?([eE][+-]?[0-9]{1,2})?"),
-                     GR_UTF8, 0));
+        return gr_lex(b, gr_regex(b, VIEW_LIT(ANY_NUMBER), GR_UTF8, 0));
     gr_expr r = GR_FAIL;
     if (bounded) {
         gr_expr plus = gr_never(b), neg = gr_never(b);

@@ -23,7 +23,7 @@ except ImportError:
     print("test_schema_grammar: python jsonschema is missing (conf/setup.sh test)")
     sys.exit(1)
 
-SAMPLES = 6
+SAMPLES = 3
 # Annotations are no part of what is asked: formats are, as we enforce those we know.
 LIMIT_VALID = 0.97
 
