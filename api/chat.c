@@ -1,5 +1,6 @@
 /* POST /v1/chat/completions. */
 #include "api/gen.h"
+#include "api/structured.h"
 
 static const char *const known[] = {"messages",
                                     "top_logprobs",
@@ -231,34 +232,6 @@ static int chat_limits(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
-/* How much the model may think: OpenAI's reasoning_effort, and a number of tokens. */
-static int chat_reasoning(struct api_call *c, struct gen *g, json_t *o)
-{
-    static const char *const efforts[] = {"none", "minimal", "low", "medium",
-                                          "high", "xhigh",   "max"};
-    static const char *const budgets[] = {"thinking_token_budget", "max_reasoning_tokens",
-                                          "thinking_budget_tokens"};
-    int64_t range[2] = {-1, INT32_MAX};
-    struct view v = {0};
-    bool show = true;
-    g->think_budget = -1;
-    if (api__get_str(c, o, "reasoning_effort", &v) ||
-        api__get_bool(c, o, "include_reasoning", &show))
-        return ERR_INVAL;
-    g->hide_reasoning = !show;
-    for (size_t i = 0; i < sizeof budgets / sizeof *budgets; i++)
-        if (api__get_int(c, o, budgets[i], range, &g->think_budget))
-            return ERR_INVAL;
-    for (size_t i = 0; v.p && i < sizeof efforts / sizeof *efforts; i++)
-        if (view_is(v, efforts[i]))
-            g->effort = efforts[i];
-    if (v.p && !g->effort)
-        return api__bad(c, "reasoning_effort", "invalid_value",
-                        "Invalid 'reasoning_effort': expected 'none', 'minimal', 'low', 'medium', "
-                        "'high', 'xhigh' or 'max'.");
-    return 0;
-}
-
 /* Only text comes out of this server. */
 static int chat_modalities(struct api_call *c, json_t *o)
 {
@@ -287,7 +260,17 @@ int chat_parse(struct api_call *c, struct gen *g, json_t *o)
         return ERR_INVAL;
     if (gen_prompts_alloc(g, 1))
         return api__nomem(c);
-    return chat_prompt(c, g, o) ? ERR_INVAL : tools_grammar(c, g);
+    if (chat_prompt(c, g, o) || chat_think_budget(c, g))
+        return ERR_INVAL;
+    if (g->samp.grammar &&
+        g->parse.think_close) { /* the answer's format begins after its reasoning */
+        grammar_unref(g->samp.grammar);
+        g->samp.grammar = NULL;
+        g->think_first = true;
+        if (structured_params(c, g, o))
+            return ERR_INVAL;
+    }
+    return tools_grammar(c, g);
 }
 
 int api_chat(struct api_call *c)

@@ -59,6 +59,7 @@ void gen_free(struct api_call *c)
     grammar_unref(g->samp.grammar);
     buf_free(&g->head);
     json_decref(g->tools);
+    free(g->think);
     if (g->own)
         g->own_free(g->own);
     free(g);
@@ -88,9 +89,11 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     r->samp = g->samp;
     r->samp.n_top = g->n_top;
     r->samp.grammar = grammar_ref(g->samp.grammar);
+    r->think = dup_bytes(g->think, sizeof *g->think);
     r->samp.bias = dup_bytes(g->samp.bias, (size_t)g->samp.n_bias * sizeof *g->samp.bias);
     r->samp.mask = dup_bytes(g->samp.mask, (size_t)(g->m->n_vocab + 31) / 32 * 4);
-    if ((g->samp.bias && !r->samp.bias) || (g->samp.mask && !r->samp.mask)) {
+    if ((g->think && !r->think) || (g->samp.bias && !r->samp.bias) ||
+        (g->samp.mask && !r->samp.mask)) {
         request_free(r);
         return NULL;
     }

@@ -105,16 +105,18 @@ struct gen {
     struct stream_opts parse;
     json_t *
         tools; /* array of {"type": "function", "function": {...}} that the model may call, or NULL */
-    bool must_call;        /* tool_choice required, or a function's name */
-    const char *only_call; /* that name (within tools), or NULL */
-    bool strict;           /* some tool asks for arguments of its schema */
-    const char *effort;    /* reasoning_effort, static storage, or NULL */
-    bool hide_reasoning;   /* it is left out of the answer */
-    int most_stop;         /* stop strings that this endpoint takes; 0: as configured */
-    int64_t think_budget;  /* reasoning tokens at most; -1: no limit */
-    int left;              /* requests still running */
-    bool live;             /* deltas and events go to the writer as they come */
-    void *own;             /* of the endpoint */
+    bool must_call;          /* tool_choice required, or a function's name */
+    const char *only_call;   /* that name (within tools), or NULL */
+    bool strict;             /* some tool asks for arguments of its schema */
+    const char *effort;      /* reasoning_effort, static storage, or NULL */
+    bool think_first;        /* a grammar of the answer has to let reasoning through */
+    bool hide_reasoning;     /* it is left out of the answer */
+    int most_stop;           /* stop strings that this endpoint takes; 0: as configured */
+    struct req_think *think; /* of the budget, for each request; or NULL */
+    int64_t think_budget;    /* reasoning tokens at most; -1: no limit */
+    int left;                /* requests still running */
+    bool live;               /* deltas and events go to the writer as they come */
+    void *own;               /* of the endpoint */
     void (*own_free)(void *own);
 };
 
@@ -166,6 +168,10 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o);
 /* tools_request.c: "tools", "tool_choice", "parallel_tool_calls" and the old "functions" of a request. Ends the call on
  * error. */
 int chat_tools(struct api_call *c, struct gen *g, json_t *o);
+/* reasoning.c: reasoning_effort, include_reasoning and budgets; then, after chat_prompt, the budget as tokens. End the
+ * call on error. */
+int chat_reasoning(struct api_call *c, struct gen *g, json_t *o);
+int chat_think_budget(struct api_call *c, struct gen *g);
 /* tools_grammar.c: what a forced call, or free text with strict calls, may be -> g->samp.grammar. After chat_prompt. Ends
  * the call on error. */
 int tools_grammar(struct api_call *c, struct gen *g);

@@ -18,11 +18,11 @@ struct wanted {
     char param[80];    /* where v stands */
     json_t *parsed;    /* a schema that came as a text, or NULL */
     struct schema_opts o;
+    const struct gen *think_first; /* what may stand before it; NULL: nothing */
 };
 
-static gr_expr build(struct gr_builder *b, void *arg, struct schema_err *e)
+static gr_expr language(struct gr_builder *b, const struct wanted *w, struct schema_err *e)
 {
-    const struct wanted *w = arg;
     struct view text = {json_string_value(w->v), json_string_length(w->v)};
     gr_expr alt = GR_FAIL;
     switch (w->kind) {
@@ -48,6 +48,13 @@ static gr_expr build(struct gr_builder *b, void *arg, struct schema_err *e)
         return alt;
     }
     }
+}
+
+static gr_expr build(struct gr_builder *b, void *arg, struct schema_err *e)
+{
+    const struct wanted *w = arg;
+    gr_expr x = language(b, w, e);
+    return w->think_first ? gr_seq2(b, tools_think_prefix(b, w->think_first), x) : x;
 }
 
 /* ---- reading ---- */
@@ -207,12 +214,15 @@ static int read_fields(struct api_call *c, struct wanted *w, json_t *o)
 
 int structured_params(struct api_call *c, struct gen *g, json_t *o)
 {
-    struct wanted w = {0};
+    struct wanted w = {.think_first = g->think_first ? g : NULL};
     int rc = read_fields(c, &w, o);
     if (!rc && w.kind != NOTHING) {
         char *text = w.v ? json_dumps(w.v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
         struct buf key = {0};
-        buf_fmt(&key, "%d %d ", (int)w.kind, w.o.compact);
+        buf_fmt(&key, "%d %d %d ", (int)w.kind, w.o.compact,
+                !g->think_first     ? 0
+                : g->parse.thinking ? 1
+                                    : 2);
         if (text)
             buf_str(&key, text);
         struct gram_job job = {.build = build, .arg = &w, .param = w.param};

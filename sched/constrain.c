@@ -1,5 +1,7 @@
 /* Choices under a grammar: the mask of their next token. It is made when the one before is known, on the engine thread;
  * rows of such choices wait for their token (see plan.c). Memory is taken when a choice is admitted. */
+#include <string.h>
+
 #include "engine/base/mem.h"
 #include "sched/sched_impl.h"
 
@@ -11,12 +13,16 @@ static size_t words(const struct sched *s)
 int sched__gram_open(const struct sched *s, struct seq *q)
 {
     const struct request *r = q->req->r;
-    if (q->gram || !r->samp.grammar || !q->req->max_out)
+    if (q->mask || (!r->samp.grammar && !r->think) || !q->req->max_out)
         return 0;
     q->mask = mem_alloc(words(s) * sizeof *q->mask);
-    int rc = q->mask ? grammar_state_open(&q->gram, r->samp.grammar) : ERR_NOMEM;
-    if (!rc)
+    int rc = q->mask ? 0 : ERR_NOMEM;
+    if (!rc && r->samp.grammar)
+        rc = grammar_state_open(&q->gram, r->samp.grammar);
+    if (!rc && r->samp.grammar)
         rc = sched__gram_next(s, q);
+    if (rc >= 0)
+        sched__think_next(s, q, -1);
     return rc < 0 ? rc : 0;
 }
 
@@ -26,6 +32,40 @@ void sched__gram_close(struct seq *q)
     free(q->mask);
     q->gram = NULL;
     q->mask = NULL;
+}
+
+/* The output ends in these tokens. */
+static bool ends_in(const struct seq *q, const int32_t *mark, int n)
+{
+    return n > 0 && q->n_output >= n &&
+           memcmp(q->tok + q->n_known - n, mark, (size_t)n * sizeof *mark) == 0;
+}
+
+void sched__think_next(const struct sched *s, struct seq *q, int32_t token)
+{
+    const struct req_think *t = q->req->r->think;
+    struct seq_think *k = &q->think;
+    if (!t || k->over)
+        return;
+    if (token < 0) {
+        *k = (struct seq_think){.inside = t->inside, .force = -1};
+    } else if (k->force >= 0) {
+        k->over = ++k->force == t->n_force;
+    } else if (k->inside) {
+        k->n++;
+        k->over = ends_in(q, t->close, t->n_close);
+    } else {
+        k->inside = ends_in(q, t->open, t->n_open);
+    }
+    if (k->over)
+        k->force = -1;
+    else if (k->inside && k->force < 0 && k->n >= t->budget)
+        k->force = 0;
+    if (k->force < 0)
+        return;
+    int32_t id = t->force[k->force];
+    memset(q->mask, 0, words(s) * sizeof *q->mask);
+    q->mask[id / 32] |= 1u << (id % 32);
 }
 
 /* Tokens that end the choice may come where the text is whole, and only there. */

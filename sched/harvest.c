@@ -38,6 +38,7 @@ static void take_token(struct sched *s, struct seq *q, const struct sample_out *
     int more = 1;
     if (q->gram)
         more = sched__gram_accept(s, q, out->token);
+    sched__think_next(s, q, out->token);
     if (more < 0)
         sched__req_end(s, r, more == ERR_NOTFOUND ? ERR_INVAL : more, sched__gram_error(more));
     else if (!more)

@@ -186,7 +186,7 @@ static struct sample_row sampling_row(const struct seq *q)
         .n_bias = p->n_bias,
         .ban = r->stop_id,
         .n_ban = q->n_output + q->n_coming < r->min_tokens ? r->n_stop_id : 0,
-        .mask = q->gram ? q->mask : p->mask,
+        .mask = q->gram || (r->think && q->think.force >= 0) ? q->mask : p->mask,
         .target = -1,
         .n_top = p->n_top,
     };
@@ -339,7 +339,8 @@ static bool gains(const struct sched *s)
         const struct seq *q = s->run[i];
         if (!q->n_coming || to_go(q) != 1)
             continue;
-        if (has_penalty(q->req->r) || q->gram) /* which token may come depends on the one before */
+        if (has_penalty(q->req->r) || q->gram ||
+            sched__thinks(q)) /* which token may come depends on the one before */
             return false;
         any = true;
     }

@@ -25,6 +25,7 @@ void request_free(struct request *r)
         free(r->encode);
     }
     free(r->prompt);
+    free(r->think);
     free(r->samp.bias);
     free(r->samp.mask);
     grammar_unref(r->samp.grammar);

@@ -51,6 +51,17 @@ struct req_encode {
         *second; /* [n_row] where a pair's second text begins, counted in its row; NULL: no pairs */
 };
 
+#define REQ_MARK_MAX 16
+
+/* A bound on reasoning, in each choice: after `budget` tokens of it `force` is what comes next, whatever the model would
+ * say. Reasoning begins after the tokens `open` (with `inside`: with the first token) and ends with `close`. */
+struct req_think {
+    int32_t budget;
+    bool inside;
+    int32_t open[REQ_MARK_MAX], close[REQ_MARK_MAX], force[REQ_MARK_MAX];
+    int n_open, n_close, n_force; /* close and force: >= 1 */
+};
+
 /* One prompt and its n choices. Made by api with request_new, moved to the engine thread by
  * sched_worker_submit, freed there. */
 struct request {
@@ -66,8 +77,9 @@ struct request {
     int n_stop_id;
     int prompt_logprobs; /* -1 none; else top n for every prompt token: EV_PROMPT events come first */
     struct req_sampling samp;
-    int priority;        /* lower runs first; 0 */
-    int64_t deadline_us; /* clock_us() time after which it ends with ERR_TIMEOUT; 0 = none */
+    struct req_think *think; /* malloc'ed, or NULL: no bound */
+    int priority;            /* lower runs first; 0 */
+    int64_t deadline_us;     /* clock_us() time after which it ends with ERR_TIMEOUT; 0 = none */
     int64_t
         queue_deadline_us; /* must have started by then, else ERR_TIMEOUT before the first token; 0 */
     uint64_t cache_salt;   /* part of the prefix hash; 0 = shared by all without a salt */

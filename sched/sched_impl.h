@@ -40,7 +40,12 @@ struct seq {
     int32_t n_output;           /* tokens sent (or kept, once ended by sched_finish_choice) */
     uint64_t last_step;         /* number of the last plan with a row of it */
     struct grammar_state *gram; /* where it stands in its grammar; NULL: free */
-    uint32_t *mask;             /* [n_vocab bits] of its next token, with gram */
+    uint32_t *mask;    /* [n_vocab bits] of its next token, with gram or a bound on reasoning */
+    struct seq_think { /* with a bound on reasoning */
+        bool inside, over;
+        int32_t n;     /* reasoning tokens so far */
+        int32_t force; /* the next one of r->think->force, or -1 */
+    } think;
     int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
 };
 
@@ -118,6 +123,14 @@ void sched__gram_close(struct seq *q);
 int sched__gram_next(const struct sched *s, struct seq *q);
 int sched__gram_accept(const struct sched *s, struct seq *q, int32_t token); /* and make it */
 const char *sched__gram_error(int rc);
+/* The bound on reasoning: after a token, and at the beginning (token -1). The mask says what comes next while
+ * q->think.force >= 0. */
+void sched__think_next(const struct sched *s, struct seq *q, int32_t token);
+/* Its next token may depend on the one before. */
+static inline bool sched__thinks(const struct seq *q)
+{
+    return q->req->r->think && !q->think.over;
+}
 
 /* admit.c: start what fits, in the order of the policy. */
 void sched__admit(struct sched *s);
