@@ -98,7 +98,8 @@ struct img_yield {
  * then as they were, but in IMG_DECODE some may be finished. ERR_DEVICE is sticky. */
 int eng_image_step(struct engine *g, struct img_job *const *jobs, int n, const struct img_yield *y,
                    struct err *e);
-/* Jobs that fit into one step beside each other, by work memory: how many of jobs[0..n) from the start. */
+/* Jobs that fit into one denoising step beside each other, by work memory: how many of jobs[0..n) from the start. 0: not
+ * even the first. */
 int eng_image_fit(struct engine *g, struct img_job *const *jobs, int n);
 
 /* Finished picture, RGB8 [height, width, 3]; NULL before IMG_DONE. Owned by the job. */

@@ -39,10 +39,13 @@ int eng_image_step(struct engine *g, struct img_job *const *jobs, int n, const s
 int eng_image_fit(struct engine *g, struct img_job *const *jobs, int n)
 {
     struct image_model *m = g->image;
-    int k = 1;
-    while (k < n && imodel__denoise_peak(m, jobs, k + 1) <= m->work_max)
+    /* All of them first: that is what most calls find, and what the next step then knows already. */
+    if (n < 1 || imodel__denoise_peak(m, jobs, n) <= m->work_max)
+        return n > 0 ? n : 0;
+    int k = 0;
+    while (k + 1 < n && imodel__denoise_peak(m, jobs, k + 1) <= m->work_max)
         k++;
-    return n < k ? n : k;
+    return k;
 }
 
 size_t img_job_decode_bytes(const struct engine *g, const struct img_job *j)

@@ -3,7 +3,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/engine.h"
-#include "engine/image/model.h"
+#include "engine/image/tile.h"
 #include "engine/kv.h"
 
 #include <stdio.h>
@@ -75,7 +75,10 @@ static void pipe_close(struct pipe *p)
 static int refiner_check(const struct image_model *m, struct err *e)
 {
     const struct pipe *a = &m->pipe[0], *b = &m->pipe[1];
-    if (a->c == b->c && a->factor == b->factor && a->sched.kind == b->sched.kind)
+    bool kind = a->sched.kind == b->sched.kind;
+    if (b->c_extra && b->c_extra != a->c_extra)
+        return err_set(e, ERR_INVAL, "the refiner is an inpainting model, the base model is not");
+    if (a->c == b->c && a->factor == b->factor && kind)
         return 0;
     return err_set(e, ERR_INVAL, "the refiner's latents or scheduler are not the base model's");
 }
@@ -173,6 +176,7 @@ void imodel_close(struct image_model *m)
 
 struct plan_text {
     struct pipe *p;
+    const char *text;
     int rc;
     struct err *e;
 };
@@ -181,31 +185,64 @@ static void encode_body(struct image_model *m, void *arg)
 {
     struct plan_text *t = arg;
     struct img_cond *c = NULL;
-    t->rc = t->p->cls->encode(t->p, &m->nn, (const char *const[]){""}, 1, &c, t->e);
+    t->rc = t->p->cls->encode(t->p, &m->nn, &t->text, 1, &c, t->e);
     img_cond_drop(c);
 }
 
-static void row_body(struct image_model *m, void *arg)
+struct plan_rows {
+    struct pipe *p;
+    struct img_row r[2];
+    int n;
+};
+
+static void rows_body(struct image_model *m, void *arg)
 {
-    const struct img_row *r = arg;
-    m->pipe[0].cls->denoise(&m->pipe[0], &m->nn, r, r[0].guidance > 1 ? 2 : 1);
+    struct plan_rows *r = arg;
+    r->p->cls->denoise(r->p, &m->nn, r->r, r->n);
+}
+
+static size_t most(size_t a, size_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The longest prompt; one step of a picture of `side` pixels with the model's own guidance. */
+static int plan_pipe(struct image_model *m, struct pipe *p, int side, struct eng_memory *out,
+                     struct err *e)
+{
+    size_t n = (size_t)p->info.prompt_tokens_max;
+    char *text = mem_calloc(n * 2 + 1, 1);
+    if (!text)
+        return err_set(e, ERR_NOMEM, "no memory for the plan");
+    for (size_t i = 0; i < n; i++)
+        memcpy(text + i * 2, "a ", 2);
+    struct plan_text t = {.p = p, .text = text, .e = e};
+    size_t peak = imodel__peak(m, &(struct image_body){.fn = encode_body, .arg = &t});
+    free(text);
+    if (t.rc)
+        return t.rc;
+    out->image_encode = most(out->image_encode, peak);
+    int h = side / p->factor;
+    bool two = !p->embedded_guidance && p->info.guidance_default > p->guidance_off;
+    struct img_cond cond = {.n_tok = p->info.prompt_tokens_max};
+    struct plan_rows r = {.p = p, .n = two ? 2 : 1};
+    r.r[0] = r.r[1] =
+        (struct img_row){.h = h, .w = h, .width = side, .height = side, .cond = &cond};
+    peak = imodel__peak(m, &(struct image_body){.fn = rows_body, .arg = &r});
+    out->image_denoise = most(out->image_denoise, peak);
+    return 0;
 }
 
 static int plan_work(struct image_model *m, struct eng_memory *out, struct err *e)
 {
-    struct pipe *p = &m->pipe[0];
-    struct plan_text t = {.p = p, .e = e};
-    out->image_encode = imodel__peak(m, &(struct image_body){.fn = encode_body, .arg = &t});
-    if (t.rc)
-        return t.rc;
-    int side = p->info.size_default, h = side / p->factor;
-    struct img_cond cond = {.n_tok = p->info.prompt_tokens_max};
-    struct img_row r[2] = {{.h = h, .w = h, .width = side, .height = side, .cond = &cond}};
-    r[0].guidance = !p->embedded_guidance && p->info.guidance_default > p->guidance_off ? 2 : 1;
-    r[1] = r[0];
-    out->image_denoise = imodel__peak(m, &(struct image_body){.fn = row_body, .arg = r});
+    int side = m->pipe[0].info.size_default, h = side / m->pipe[0].factor, rc = 0;
+    for (int i = 0; i < m->n_pipe && !rc; i++)
+        rc = plan_pipe(m, &m->pipe[i], side, out, e);
+    if (rc)
+        return rc;
+    int tile = h < TILE_SIDE_MIN ? h : TILE_SIDE_MIN;
     out->image_decode = imodel__decode_peak(m, h, h);
-    out->image_decode_tiled = imodel__decode_peak(m, h < 16 ? h : 16, h < 16 ? h : 16);
+    out->image_decode_tiled = imodel__decode_peak(m, tile, tile);
     out->image_size = side;
     return 0;
 }

@@ -27,6 +27,8 @@ static int check_size(const struct eng_image_info *i, int w, int h, struct err *
 
 static int check(const struct eng_image_info *i, const struct img_params *p, struct err *e)
 {
+    if (!p->prompt)
+        return err_set(e, ERR_INVAL, "prompt is missing");
     int rc = check_size(i, p->width, p->height, e);
     if (rc)
         return rc;

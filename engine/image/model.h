@@ -12,6 +12,7 @@
 #include "engine/image/rand.h"
 
 #define IMG_PIPES 2
+#define IMG_SEEN  16
 
 struct eng_opts;
 struct eng_info;
@@ -34,10 +35,10 @@ struct image_model {
     struct nn nn;
     struct cond_cache *cache;
     size_t work_max; /* bytes of the work buffer at most */
-    struct {         /* what the last dry run of a denoising step was of */
+    struct {         /* what the last dry runs of denoising steps were of, by key */
         uint64_t key;
         size_t peak;
-    } seen;
+    } seen[IMG_SEEN];
     struct eng_image_info info;
     struct err failed; /* code != 0: the device failed; sticky */
 };
@@ -104,7 +105,8 @@ int imodel__decode(struct image_model *m, struct img_job *const *j, int n,
                    const struct img_yield *y, struct err *e);
 /* Work memory of one denoising step of these jobs (those of one pipe). */
 size_t imodel__denoise_peak(struct image_model *m, struct img_job *const *j, int n);
-/* Of decoding a picture of h x w latents whole, and by the smallest tiles. */
+/* Of decoding a picture of h x w latents whole; with sides of TILE_SIDE_MIN (tile.h) at most, that of the smallest tiles. SIZE_MAX: it
+ * can't be done. */
 size_t imodel__decode_peak(struct image_model *m, int h, int w);
 /* Clean latents of the pictures to edit, [c, h, w] each; rgb [3, H, W] in [-1, 1]. */
 int imodel__encode_image(struct image_model *m, struct img_tile *t, const struct img_yield *y,

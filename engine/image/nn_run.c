@@ -70,7 +70,8 @@ void nn_done(struct nn *n, const char *op, int rc)
 
 int nn_end(struct nn *n, struct err *e)
 {
-    if (!n->rc && !n->dry)
+    /* After an error too: what was queued before it still reads and writes the caller's memory. */
+    if (!n->dry)
         nn_done(n, "sync", n->be->sync(n->dev));
     if (!n->rc)
         return 0;

@@ -109,11 +109,12 @@ static uint64_t rows_key(const struct pass *a)
 static size_t pass_peak(struct image_model *m, struct pass *a)
 {
     uint64_t key = rows_key(a);
-    if (m->seen.key != key || !m->seen.peak) {
-        m->seen.peak = imodel__peak(m, &(struct image_body){pass_body, a, NULL});
-        m->seen.key = key;
+    int i = (int)(key % IMG_SEEN);
+    if (m->seen[i].key != key || !m->seen[i].peak) {
+        m->seen[i].peak = imodel__peak(m, &(struct image_body){pass_body, a, NULL});
+        m->seen[i].key = key;
     }
-    return m->seen.peak;
+    return m->seen[i].peak;
 }
 
 size_t imodel__denoise_peak(struct image_model *m, struct img_job *const *j, int n)

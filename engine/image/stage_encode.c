@@ -60,11 +60,12 @@ static int wants(struct image_model *m, int pipe, struct img_job *const *j, int 
     return n_want;
 }
 
-/* The distinct texts of w that neither the cache has nor an earlier batch gave, TEXTS at a time. */
+/* The distinct texts of w that neither the cache has nor an earlier batch gave, TEXTS at a time or as many as the work
+ * memory holds. */
 static int texts_encode(struct image_model *m, int pipe, struct want *w, int n_want,
                         const struct img_yield *y, struct err *e)
 {
-    int rc = 0, left = n_want;
+    int rc = 0, left = n_want, most = TEXTS;
     while (left && !rc) {
         struct texts t = {.p = &m->pipe[pipe], .e = e};
         for (int i = 0; i < n_want; i++) {
@@ -77,7 +78,7 @@ static int texts_encode(struct image_model *m, int pipe, struct want *w, int n_w
             }
             while (k < t.n && strcmp(t.text[k], w[i].text) != 0)
                 k++;
-            if (k == t.n && t.n < TEXTS)
+            if (k == t.n && t.n < most)
                 t.text[t.n++] = w[i].text;
         }
         if (!t.n)
@@ -92,6 +93,10 @@ static int texts_encode(struct image_model *m, int pipe, struct want *w, int n_w
                     left--;
                 }
             img_cond_drop(t.out[k]);
+        }
+        if (rc == ERR_NOMEM && t.n > 1) {
+            most = t.n / 2;
+            rc = 0;
         }
     }
     return rc;

@@ -17,8 +17,8 @@ int tile_pick(struct image_model *m, tile_peak_fn *peak, int h, int w, struct im
         need = peak(m, t->h, t->w);
         side = side * 3 / 4;
     } while (need > m->work_max && side >= TILE_SIDE_MIN);
-    if (need <= m->work_max)
-        return 0;
+    if (need <= m->work_max || need == SIZE_MAX)
+        return 0; /* SIZE_MAX: no tile can be done, and doing it says why */
     return err_set(e, ERR_NOMEM,
                    "the autoencoder needs %zu MiB even in the smallest tiles, %zu are allowed",
                    need >> 20, m->work_max >> 20);

@@ -5,8 +5,8 @@
 
 #include "engine/image/model.h"
 
-#define TILE_SIDE_MAX 128 /* latents, of a side */
-#define TILE_SIDE_MIN 8
+#define TILE_SIDE_MAX 128 /* latents, of a side; then 96, 72, 54, 40, 30, 22, 16 */
+#define TILE_SIDE_MIN 16  /* smaller ones show: every tile has means of its own */
 
 /* The largest tile of an h x w map of latents whose peak by `peak` stays below m->work_max. ERR_NOMEM: none does. */
 typedef size_t tile_peak_fn(struct image_model *m, int h, int w);
