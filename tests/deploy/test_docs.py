@@ -82,6 +82,11 @@ class Examples(unittest.TestCase):
         self.assertIn('"finish_reason"', out)
         self.answered()
 
+    def test_curl_of_other_apis(self):
+        for name, part in (("docs/responses.md", '"output_tokens"'), ("docs/messages.md", '"stop_reason"')):
+            text = re.search(r"```sh\n(.*?)```", read(name), re.S).group(1)
+            self.assertIn(part, self.run_example("sh", "-c", text.replace("curl ", "curl -sSf ", 1).replace("127.0.0.1:8000", f"127.0.0.1:{self.d.port}")))
+
     def test_python(self):
         if not importlib.util.find_spec("openai"):
             self.skipTest("the openai package is not there (conf/setup.sh test)")
@@ -166,6 +171,12 @@ class Docs(unittest.TestCase):
             self.assertTrue(tables, source)
             for field in re.findall(r'"(\w+)"', "".join(tables)):
                 self.assertTrue(f"`{field}" in api or f".{field}`" in api, f"api.md does not name {field} of {source}")
+
+    def test_fields_of_other_apis(self):
+        for name, source, table in (("docs/responses.md", "api/responses_params.c", "resp_fields"), ("docs/messages.md", "api/messages_input.c", "msg_fields")):
+            fields = re.search(table + r"\[\] = \{(.*?)NULL\s*\}", read(source), re.S).group(1)
+            for field in re.findall(r'"(\w+)"', fields):
+                self.assertTrue(f"`{field}" in read(name), f"{name} does not name {field}")
 
     def test_image_fields(self):
         doc = read("docs/images.md")
