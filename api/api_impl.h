@@ -56,6 +56,7 @@ int api_messages(struct api_call *c);
 int api_messages_count(struct api_call *c);
 int api_models(struct api_call *c);
 int api_page(struct api_call *c);
+int api_openapi(struct api_call *c);
 int api_model(struct api_call *c);
 int api_tokenize(struct api_call *c);
 int api_detokenize(struct api_call *c);
