@@ -235,7 +235,7 @@ install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd
 	[ ! -e $(B)/stepd-cuda.so ] || install -D -m 755 -t $(DESTDIR)$(PREFIX)/lib/stepd $(B)/stepd-cuda.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/stepd conf/models.ini conf/stepd.ini conf/grafana.json
-	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd README.md $(wildcard docs/*.md) LICENSE
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/doc/stepd README.md $(wildcard docs/*.md docs/*.png) LICENSE
 	install -D -m 644 conf/stepd.sysusers $(DESTDIR)$(PREFIX)/lib/sysusers.d/stepd.conf
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system $(DESTDIR)$(SYSCONFDIR)/stepd $(DESTDIR)$(PREFIX)/share/stepd/models
 	cp -r models/tiny-t2i $(DESTDIR)$(PREFIX)/share/stepd/models/
