@@ -147,8 +147,8 @@ MODEL   ?= smollm2-135m
 IMAGE_MODEL ?= $(CURDIR)/models/tiny-t2i
 export STEPD_MODELS ?= $(CURDIR)/models
 export STEPD_TEST_MODEL ?= $(STEPD_MODELS)/smollm2-135m-instruct-q4_1.gguf
-pull: $(B)/stepd
-	@$(B)/stepd pull $(MODEL)
+pull: $(B)/stepd ; @$(B)/stepd pull $(MODEL)
+pull-test: pull ; -@$(B)/stepd pull all-minilm-l6-v2
 
 # The two commands of the README.
 run:
@@ -164,7 +164,7 @@ test:
 	@conf/setup.sh test cuda browser
 	@$(MAKE) -s lint
 	@$(MAKE) -s -j2 tests
-	@$(MAKE) -s pull
+	@$(MAKE) -s pull-test
 	@$(MAKE) -s -j2 VARIANT=asan $(filter build/%,$(ASAN_SHORT)) build/asan/stepd
 	@$(MAKE) -s -j2 VARIANT=tsan $(filter build/%,$(TSAN_SHORT)) build/tsan/stepd
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) $(filter build/%,$(ASAN_SHORT) $(TSAN_SHORT)) \
@@ -185,7 +185,7 @@ bare:
 # Whole suites under the sanitizers; `make test` runs a short form of both.
 asan:
 	@conf/setup.sh test
-	@$(MAKE) -s pull
+	@$(MAKE) -s pull-test
 	@$(MAKE) -s -j2 VARIANT=asan tests
 	@$(MAKE) -s VARIANT=asan check
 # Threads meet in server, sched, the worker pool and the engine's door; kernels and parsers have one thread each.
@@ -246,6 +246,6 @@ clean:
 	rm -rf build
 
 -include $(shell find $(B) $(NV) -name '*.d' 2>/dev/null)
-.PHONY: cuda cuda-emu test-cuda check-tsan all lib clean run test tests check pull lint bench asan tsan fuzz fuzz-run install docs test-long bare
+.PHONY: cuda cuda-emu test-cuda check-tsan all lib clean run test tests check pull pull-test lint bench asan tsan fuzz fuzz-run install docs test-long bare
 .DELETE_ON_ERROR:
 .SECONDARY:

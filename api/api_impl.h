@@ -62,6 +62,8 @@ int api_tokenize(struct api_call *c);
 int api_detokenize(struct api_call *c);
 
 int api_embeddings(struct api_call *c);
+int api_rerank(struct api_call *c);
+int api_score(struct api_call *c);
 
 int api_images_generations(struct api_call *c);
 int api_images_edits(struct api_call *c);

@@ -28,8 +28,8 @@ struct emb {
     bool base64, normalise;
     /* of rerank and score: rows are pairs, or the vectors of n_query texts and then of n_doc ones */
     int n_query, n_doc, top_n;
-    bool pairs, raw, scores; /* scores: the answer is /score's */
-    char **doc;              /* [n_doc] texts to give back, or NULL */
+    bool pairs, raw; /* raw: logits are given as they are */
+    char **doc;      /* [n_doc] texts to give back, or NULL */
     size_t *doc_len;
 };
 

@@ -25,10 +25,10 @@ struct eng_encoder_info {
     int32_t n_label;   /* scores of a text (pair); 0: no classifier */
     int32_t n_tok_max; /* longest text, special tokens included */
     enum eng_pooling pooling;
-    int32_t n_type;    /* kinds of tokens; 1: a pair's second text is not told from the first */
-    bool double_sep;   /* two separators between the texts of a pair (RoBERTa), else one */
-    bool lower_dim_ok; /* trained so that the head of a vector is a vector (Matryoshka) */
-    char prompt[128];  /* put before every text by default; "" = nothing */
+    int32_t n_type;   /* kinds of tokens; 1: a pair's second text is not told from the first */
+    bool double_sep;  /* two separators between the texts of a pair (RoBERTa), else one */
+    bool raw_scores;  /* scores are meant as they are, not through the logistic function */
+    char prompt[128]; /* put before every text by default; "" = nothing */
 };
 
 /* Whether the model in `path` is an encoder (reads its configuration only). Any thread. */

@@ -294,6 +294,15 @@ const struct srv_model_row *srv_catalogue_find(const struct srv_catalogue *c, co
     return NULL;
 }
 
+bool srv_catalogue_folder(const struct srv_model_row *r, const char *dir, char *out, size_t n)
+{
+    size_t len = strlen(r->file);
+    if (len < 5 || strcmp(r->file + len - 4, ".tar") != 0)
+        return false;
+    int k = snprintf(out, n, "%s/%.*s", dir, (int)len - 4, r->file);
+    return k > 0 && (size_t)k < n;
+}
+
 int srv_catalogue_unknown(const struct srv_catalogue *c, const char *name, struct err *e)
 {
     struct buf b = {0};

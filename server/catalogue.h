@@ -5,6 +5,8 @@
 #ifndef SERVER_CATALOGUE_H
 #define SERVER_CATALOGUE_H
 
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "engine/base/err.h"
@@ -29,6 +31,8 @@ void srv_catalogue_free(struct srv_catalogue *c); /* NULL is fine */
 int srv_catalogue_count(const struct srv_catalogue *c);
 const struct srv_model_row *srv_catalogue_at(const struct srv_catalogue *c, int i);
 const struct srv_model_row *srv_catalogue_find(const struct srv_catalogue *c, const char *name);
+/* Whether the row is a folder, that is, its file a .tar: then its path below `dir` goes to out [n]. */
+bool srv_catalogue_folder(const struct srv_model_row *r, const char *dir, char *out, size_t n);
 /* ERR_NOTFOUND with the names that are known. */
 int srv_catalogue_unknown(const struct srv_catalogue *c, const char *name, struct err *e);
 

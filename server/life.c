@@ -66,20 +66,34 @@ static void log_model(const struct srv_model *m, const struct eng_info *e, int64
                  e->backend, e->n_ctx, e->n_block, (long long)ms);
 }
 
-/* A line to try for the first model of each kind. */
-static void print_curl(const struct srv *s, const char *at, bool image)
+enum kind { KIND_TEXT, KIND_ENCODER, KIND_IMAGE, N_KIND };
+
+static enum kind kind_of(const struct eng_info *e)
 {
+    return e->image ? KIND_IMAGE : e->encoder ? KIND_ENCODER : KIND_TEXT;
+}
+
+/* A line to try for the first model of each kind. */
+static void print_curl(const struct srv *s, const char *at, enum kind kind)
+{
+    static const struct {
+        const char *path, *fields;
+    } line[N_KIND] = {
+        [KIND_TEXT] = {"chat/completions",
+                       "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]"},
+        [KIND_ENCODER] = {"embeddings", "\"input\":\"Hello\""},
+        [KIND_IMAGE] = {"images/generations",
+                        "\"prompt\":\"a red cube\",\"response_format\":\"url\""},
+    };
     int i = 0;
-    while (i < s->n_model && (worker_engine(s->m[i].w)->image != NULL) != image)
+    while (i < s->n_model && kind_of(worker_engine(s->m[i].w)) != kind)
         i++;
     if (i == s->n_model)
         return;
     fprintf(stderr,
             "  curl %s/v1/%s -H 'Content-Type: application/json'%s -d '{\"model\":\"%s\",%s}'\n",
-            at, image ? "images/generations" : "chat/completions",
-            s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "", s->m[i].name,
-            image ? "\"prompt\":\"a red cube\",\"response_format\":\"url\""
-                  : "\"messages\":[{\"role\":\"user\",\"content\":\"Hello\"}]");
+            at, line[kind].path, s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "",
+            s->m[i].name, line[kind].fields);
 }
 
 static void announce(struct srv *s)
@@ -93,8 +107,8 @@ static void announce(struct srv *s)
     else
         snprintf(at, sizeof(at), "%s", url);
     fprintf(stderr, "stepd is ready on %s; try:\n", url);
-    print_curl(s, at, false);
-    print_curl(s, at, true);
+    for (int k = 0; k < N_KIND; k++)
+        print_curl(s, at, (enum kind)k);
     srv_notify("READY=1\nSTATUS=serving\n");
 }
 

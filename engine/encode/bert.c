@@ -58,6 +58,7 @@ struct bert {
     const struct kind *kind;
     const char *root;
     int dim, n_head, n_ff, n_layer, n_label;
+    bool raw;     /* sentence-transformers takes the classifier's scores as they are */
     int n_pos;    /* positions that a text may have */
     int pos_from; /* the first one's row in the table */
     int64_t n_vocab, n_type;
@@ -132,6 +133,9 @@ static int read_config(struct bert *m, struct config *c, struct err *e)
                                  config_num(c, "rotary_emb_base", 1000, 1, 1e12), 1, 1e12);
     m->pos_from = m->kind->from_pad ? (int)config_int(c, "pad_token_id", 1, 0, 1 << 20) + 1 : 0;
     m->n_label = labels(c);
+    m->raw = strstr(config_str(c, "sentence_transformers.activation_fn",
+                               config_str(c, "sbert_ce_default_activation_function", "")),
+                    "Identity");
     const char *act = config_str(c, "hidden_act", "gelu");
     const char *how = config_str(c, "position_embedding_type", "absolute");
     const char *rope = config_str(c, "rope_parameters.rope_type", "default");
@@ -236,6 +240,7 @@ void bert_facts(const struct bert *m, struct eng_encoder_info *out)
 {
     out->dim = m->n_label ? 0 : m->dim;
     out->n_label = m->n_label;
+    out->raw_scores = m->raw;
     out->n_tok_max = m->n_pos;
     /* RoBERTa has the table but was never given anything but zeros */
     out->n_type = m->kind->from_pad || m->n_type < 2 ? 1 : 2;

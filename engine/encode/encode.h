@@ -27,7 +27,7 @@ extern const char *const encode__model_types[];
 struct config;
 int encode__config_open(struct config **out, const char *dir, struct err *e);
 
-/* Pooling, longest text (0: not said), prompt, Matryoshka. ERR_UNSUPPORTED names a module that changes vectors in a way
+/* Pooling, longest text (0: not said), prompt. ERR_UNSUPPORTED names a module that changes vectors in a way
  * that is not known here. */
 int encode__files_read(const char *dir, struct eng_encoder_info *out, struct err *e);
 

@@ -158,20 +158,23 @@ static void test_classifier(void **st)
     each_device("bert-cross-encoder", check_scores);
 }
 
-/* The default precision rounds what products read to bf16: a looser bound. */
-static void test_default_precision(void **st)
+/* The default is f32; 8-bit products are the opt-in: a looser bound. */
+static void test_precision(void **st)
 {
     (void)st;
-    struct pair p;
-    struct engine *g = open_on("bert", "cpu", NULL, PRECISION_DEFAULT);
-    pair_open(&p, "bert");
-    assert_int_equal(eng_encode(g, p.row, 2, NULL), 0);
-    for (int r = 0; r < 2; r++) {
-        normalise(p.out[r], 64);
-        near("bf16", p.out[r], gold_f32(p.gold, "embed_mean_l2") + r * 64, 64, 0.02);
+    for (int i = 0; i < 2; i++) {
+        struct pair p;
+        struct engine *g = open_on("bert", "cpu", NULL, i ? PRECISION_INT8 : PRECISION_DEFAULT);
+        pair_open(&p, "bert");
+        assert_int_equal(eng_encode(g, p.row, 2, NULL), 0);
+        for (int r = 0; r < 2; r++) {
+            normalise(p.out[r], 64);
+            near("precision", p.out[r], gold_f32(p.gold, "embed_mean_l2") + r * 64, 64,
+                 i ? 0.02 : TOL);
+        }
+        golden_close(p.gold);
+        eng_close(g);
     }
-    golden_close(p.gold);
-    eng_close(g);
 }
 
 /* The second text of a pair has token type 1, and that counts; RoBERTa has no such thing. */
@@ -233,7 +236,7 @@ static void test_company(void **st)
     static const char *const names[] = {"bert", "roberta", "nomic_bert", "bert-cross-encoder"};
     for (int i = 0; i < 4; i++)
         for (int p = 0; p < 2; p++)
-            company(names[i], p ? PRECISION_F32 : PRECISION_DEFAULT);
+            company(names[i], p ? PRECISION_INT8 : PRECISION_DEFAULT);
 }
 
 /* ---- what is refused ---- */
@@ -396,18 +399,12 @@ static void test_nomem(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bert),
-        cmocka_unit_test(test_roberta),
-        cmocka_unit_test(test_nomic),
-        cmocka_unit_test(test_classifier),
-        cmocka_unit_test(test_default_precision),
-        cmocka_unit_test(test_types),
-        cmocka_unit_test(test_company),
-        cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_small_memory),
-        cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_files),
-        cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_bert),         cmocka_unit_test(test_roberta),
+        cmocka_unit_test(test_nomic),        cmocka_unit_test(test_classifier),
+        cmocka_unit_test(test_precision),    cmocka_unit_test(test_types),
+        cmocka_unit_test(test_company),      cmocka_unit_test(test_bad_rows),
+        cmocka_unit_test(test_small_memory), cmocka_unit_test(test_bad_files),
+        cmocka_unit_test(test_files),        cmocka_unit_test(test_nomem),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
