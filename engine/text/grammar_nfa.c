@@ -154,6 +154,24 @@ static void build_kids(struct nfa *a, const struct expr *x, int32_t from, int32_
     }
 }
 
+static void build_lit(struct nfa *a, const struct expr *x, int32_t from, int32_t to)
+{
+    for (int32_t i = 0; i < x->b; i++) {
+        int32_t next = i + 1 < x->b ? state(a) : to;
+        uint8_t c = (uint8_t)a->b->lit.p[x->a + i];
+        bytes(a, from, next, c, c);
+        from = next;
+    }
+}
+
+/* Inside of another expression nothing is counted: unrolled. */
+static void build_bounded(struct nfa *a, const struct expr *x, int32_t from, int32_t to)
+{
+    gr_expr both = gr_and(a->b, x->a, gr_repeat(a->b, x->b, 0, x->c));
+    if (both != GR_FAIL)
+        build_dfa(a, both, from, to);
+}
+
 static void build(struct nfa *a, gr_expr e, int32_t from, int32_t to)
 {
     if (a->b->err.code || from < 0 || to < 0)
@@ -171,12 +189,7 @@ static void build(struct nfa *a, gr_expr e, int32_t from, int32_t to)
         bytes(a, from, to, (uint8_t)x.a, (uint8_t)x.b);
         break;
     case X_LIT:
-        for (int32_t i = 0; i < x.b; i++) {
-            int32_t next = i + 1 < x.b ? state(a) : to;
-            uint8_t c = (uint8_t)a->b->lit.p[x.a + i];
-            bytes(a, from, next, c, c);
-            from = next;
-        }
+        build_lit(a, &x, from, to);
         break;
     case X_SEQ:
     case X_ALT:
@@ -189,13 +202,9 @@ static void build(struct nfa *a, gr_expr e, int32_t from, int32_t to)
     case X_RULE:
         build_rule(a, x.a, from, to);
         break;
-    case X_BOUNDED: {
-        gr_expr all = gr_repeat(a->b, x.b, 0, x.c);
-        gr_expr both = gr_and(a->b, x.a, all);
-        if (both != GR_FAIL)
-            build_dfa(a, both, from, to);
+    case X_BOUNDED:
+        build_bounded(a, &x, from, to);
         break;
-    }
     case X_LEX:
     case X_AND:
     case X_NOT:
