@@ -92,7 +92,7 @@ static json_t *text_json(const struct buf *b)
 /* An item as input_items shows it: with an id, a status, and content in parts. */
 static int keep_item(struct turn *x, json_t *item, const char *type, const char *prefix)
 {
-    json_t *copy = json_copy(item), *content = json_object_get(item, "content");
+    json_t *copy = talk_object(item), *content = json_object_get(item, "content");
     const char *role = json_string_value(json_object_get(item, "role"));
     bool out = role && strcmp(role, "assistant") == 0, bad = !copy;
     if (!bad && !json_is_string(json_object_get(item, "id"))) {

@@ -107,7 +107,9 @@ static int get_tools(struct api_call *c, struct resp *r, json_t *o)
         if (strcmp(type, "function") != 0)
             return talk_bad(c, talk_at(at, sizeof at, "tools", i, "type"), "unsupported_value",
                             "this server runs no tools of its own; only 'function' is supported.");
-        json_t *fn = json_copy(v), *strict = json_object_get(v, "strict");
+        json_t *fn = talk_object(v), *strict = json_object_get(v, "strict");
+        if (!fn)
+            return api__nomem(c);
         json_object_del(fn, "type");
         if (strict && json_is_null(strict))
             json_object_del(fn, "strict");
@@ -302,7 +304,7 @@ static json_t *shown_tools(json_t *o)
     size_t i;
     json_array_foreach(json_object_get(o, "tools"), i, v)
     {
-        json_t *t = json_copy(v);
+        json_t *t = talk_object(v);
         bool bad = !t;
         if (!bad && !json_object_get(v, "strict"))
             bad |= json_object_set_new(t, "strict", json_false()) != 0;
@@ -319,7 +321,7 @@ static json_t *shown_tools(json_t *o)
 static json_t *shown_text(json_t *o)
 {
     json_t *t = json_object_get(o, "text"), *f = json_object_get(t, "format");
-    t = json_is_object(t) ? json_copy(t) : json_object();
+    t = json_is_object(t) ? talk_object(t) : json_object();
     if (t && (!f || json_is_null(f)) &&
         json_object_set_new(t, "format", json_pack("{s:s}", "type", "text"))) {
         json_decref(t);

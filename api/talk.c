@@ -106,6 +106,15 @@ int talk_bad(struct api_call *c, const char *param, const char *code, const char
     return api__bad(c, param, code, "Invalid '%s': %s", param, why);
 }
 
+json_t *talk_object(json_t *o)
+{
+    json_t *copy = json_copy(o);
+    if (copy && json_object_size(copy) == json_object_size(o))
+        return copy;
+    json_decref(copy);
+    return NULL;
+}
+
 const char *talk_at(char *out, size_t cap, const char *list, size_t i, const char *sub)
 {
     snprintf(out, cap, "%s[%zu]%s%s", list, i, *sub ? "." : "", sub);
@@ -193,6 +202,8 @@ void talk_delta(struct api_call *c, struct gen *g, int i, struct view text, size
 {
     struct talk *t = g->own;
     (void)i;
+    if (c->out.failed)
+        return;
     if (!text.p) {
         end_block(c, g);
         return;
@@ -218,7 +229,10 @@ static void begin_call(struct api_call *c, struct gen *g, const struct stream_ev
         return;
     b->name = mem_alloc(strlen(ev->name) + 1);
     b->id = mem_alloc(strlen(ev->id) + 1);
-    if (!b->name || !b->id) {
+    if (!b->name || !b->id) { /* a failure's last frames tell of whole blocks only */
+        free(b->name);
+        free(b->id);
+        t->n_block--;
         c->out.failed = true;
         return;
     }

@@ -65,6 +65,8 @@ void talk_logprobs(struct buf *b, const struct gen *g, size_t from, size_t to, b
 /* ---- pieces for parsers ---- */
 /* Refuse a field: "Invalid 'PARAM': why". */
 int talk_bad(struct api_call *c, const char *param, const char *code, const char *why);
+/* A shallow copy of an object; NULL without memory (json_copy drops members then, without a word). */
+json_t *talk_object(json_t *o);
 /* The path "a.b" or "a[i]" into out. */
 const char *talk_at(char *out, size_t cap, const char *list, size_t i, const char *sub);
 
