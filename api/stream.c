@@ -134,7 +134,7 @@ size_t st_find(const struct stream *s, size_t from, const char *const *marks, in
 
 size_t st_space(const struct stream *s, size_t at)
 {
-    while (at < s->n && strchr(" \t\r\n", s->p[at]))
+    while (at < s->n && st_in(" \t\r\n", s->p[at]))
         at++;
     return at;
 }
@@ -142,7 +142,7 @@ size_t st_space(const struct stream *s, size_t at)
 /* Length of [0, k) without the white space at its end. */
 static size_t trimmed(const struct stream *s, size_t k)
 {
-    while (k && strchr(" \t\r\n", s->p[k - 1]))
+    while (k && st_in(" \t\r\n", s->p[k - 1]))
         k--;
     return k;
 }
@@ -161,9 +161,9 @@ int st_value(const struct stream *s, size_t *at, struct st_scan *sc)
             }
             continue;
         }
-        if (!sc->any && !strchr("{[\"-0123456789tfnTFN", c))
+        if (!sc->any && !st_in("{[\"-0123456789tfnTFN", c))
             break;
-        if (sc->any && sc->depth == 0 && strchr(" \t\r\n,]}<", c)) {
+        if (sc->any && sc->depth == 0 && st_in(" \t\r\n,]}<", c)) {
             *at = i; /* a word or a number, whole */
             return 1;
         }
@@ -372,7 +372,7 @@ static bool in_text(struct stream *s)
         size_t i = st_space(s, 0);
         if (i == s->n && !s->final)
             return false;
-        if (i < s->n && strchr(f->bare, s->p[i])) {
+        if (i < s->n && st_in(f->bare, s->p[i])) {
             to_call(s, i, -1);
             return true;
         }

@@ -5,6 +5,8 @@
 #ifndef API_STREAM_IMPL_H
 #define API_STREAM_IMPL_H
 
+#include <string.h>
+
 #include "api/stream.h"
 #include "api/tools.h"
 
@@ -66,6 +68,12 @@ struct stream {
     struct buf name, id, key, value;
     struct buf ids; /* that models gave so far */
 };
+
+/* One of these characters; texts may hold zeros, which are in no set. */
+static inline bool st_in(const char *set, char c)
+{
+    return c && strchr(set, c);
+}
 
 /* ---- window ---- */
 void st_drop(struct stream *s, size_t k); /* k <= n */

@@ -209,7 +209,8 @@ static gr_expr named_calls(struct plan *p, const struct named_form *f)
 /* How a family writes one argument: before the key, after it, around a text, after the value, between arguments. */
 struct arg_marks {
     const char *open, *key_end, *quote, *close, *separator;
-    bool json_text; /* texts are JSON strings */
+    const char *other_end; /* after the key of what is no text; NULL: the same */
+    bool json_text;        /* texts are JSON strings */
 };
 
 static gr_expr text_value(struct plan *p, const json_t *schema, const struct arg_marks *m)
@@ -235,7 +236,9 @@ static gr_expr one_arg(struct plan *p, size_t i, const char *key, const struct a
     const json_t *schema = json_object_get(props, key);
     bool text = !m->json_text && st_schema_types(schema) == TYPE_STRING;
     gr_expr value = text ? text_value(p, schema, m) : schema_of(p, i, schema, false);
-    return SEQ(b, mark(p, m->open), gr_str(b, key), mark(p, m->key_end), value, mark(p, m->close));
+    return SEQ(b, mark(p, m->open), gr_str(b, key),
+               mark(p, text || !m->other_end ? m->key_end : m->other_end), value,
+               mark(p, m->close));
 }
 
 static bool is_required(const json_t *params, const char *key)
@@ -278,14 +281,18 @@ static gr_expr xml_call(struct plan *p, size_t i)
 {
     const struct xml_form *f = p->f->form;
     struct gr_builder *b = p->b;
-    char key_end[96], close[96], separator[2] = "";
+    char key_end[96], other_end[96], close[96], separator[2] = "";
     const char *nl = f->newline ? "\n" : "";
     snprintf(key_end, sizeof key_end, "%s%s%s", f->attrs ? "\" string=\"true\"" : "",
              f->arg_name_end, f->arg_mid ? f->arg_mid : nl);
+    snprintf(other_end, sizeof other_end, "\" string=\"false\"%s", f->arg_name_end);
     snprintf(close, sizeof close, "%s%s", nl, f->arg_close);
     separator[0] = f->newline || f->section ? '\n' : 0;
-    struct arg_marks m = {
-        .open = f->arg_open, .key_end = key_end, .close = close, .separator = separator};
+    struct arg_marks m = {.open = f->arg_open,
+                          .key_end = key_end,
+                          .other_end = f->attrs ? other_end : NULL,
+                          .close = close,
+                          .separator = separator};
     const char *name_end = f->name_end[1] ? "\n" : f->name_end[0];
     return SEQ(b, mark(p, f->call_open), gr_str(b, name_of(p, i)), mark(p, name_end),
                gr_str(b, separator), args_one_by_one(p, i, &m), gr_str(b, separator),

@@ -57,7 +57,7 @@ static void read_head(struct stream *s, const char *p, size_t n)
     bool analysis = has(p, n, "<|channel|>analysis");
     if (f) {
         f += sizeof to - 1;
-        while (f + len < p + n && !strchr(" \t\r\n<", f[len]))
+        while (f + len < p + n && !st_in(" \t\r\n<", f[len]))
             len++;
     }
     w->key = analysis ? BODY_THOUGHT : BODY_TEXT;

@@ -50,7 +50,7 @@ static enum st_step item(struct stream *s)
 {
     struct st_own *w = &s->own;
     const char *close = closing(s);
-    while (w->at < s->n && strchr(" \t\r\n,;", s->p[w->at]))
+    while (w->at < s->n && st_in(" \t\r\n,;", s->p[w->at]))
         w->at++;
     if (close && (st_at(s, w->at, close) || st_cut(s, w->at, close))) {
         w->state = J_CLOSE;
@@ -108,7 +108,7 @@ static enum st_step key(struct stream *s)
     struct st_own *w = &s->own;
     struct st_scan sc = {0};
     size_t end;
-    while (w->at < s->n && strchr(" \t\r\n,", s->p[w->at]))
+    while (w->at < s->n && st_in(" \t\r\n,", s->p[w->at]))
         w->at++;
     if (w->at == s->n)
         return ST_MORE;
@@ -253,7 +253,7 @@ static enum st_step close_mark(struct stream *s)
     struct st_own *w = &s->own;
     const char *close = closing(s);
     size_t i = w->at;
-    while (i < s->n && strchr(" \t\r\n]}", s->p[i]))
+    while (i < s->n && st_in(" \t\r\n]}", s->p[i]))
         i++;
     if (close && i == s->n && !s->final)
         return ST_MORE;

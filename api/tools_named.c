@@ -49,9 +49,9 @@ static enum st_step section(struct stream *s)
 
 static void set(struct buf *b, const char *p, size_t n)
 {
-    while (n && strchr(" \t\r\n", *p))
+    while (n && st_in(" \t\r\n", *p))
         p++, n--;
-    while (n && strchr(" \t\r\n", p[n - 1]))
+    while (n && st_in(" \t\r\n", p[n - 1]))
         n--;
     buf_clear(b);
     buf_add(b, p, n);

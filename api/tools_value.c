@@ -9,7 +9,7 @@
 bool st_name_ok(const char *p, size_t n)
 {
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)p[i] <= ' ' || strchr("{}[]()<>\"'=,`", p[i]))
+        if ((unsigned char)p[i] <= ' ' || st_in("{}[]()<>\"'=,`", p[i]))
             return false;
     return n >= 1 && n <= 256;
 }
@@ -95,7 +95,7 @@ struct lit {
 
 static void lit_space(struct lit *l)
 {
-    while (l->p < l->end && strchr(" \t\r\n", *l->p))
+    while (l->p < l->end && st_in(" \t\r\n", *l->p))
         l->p++;
 }
 
@@ -147,7 +147,7 @@ static bool put_escape(struct lit *l, struct buf *text)
         put_code_point(text, c);
         l->p += n;
     } else if (*l->p != '\n') { /* a backslash at a line's end joins lines */
-        if (!strchr("\\'\"/", *l->p))
+        if (!st_in("\\'\"/", *l->p))
             buf_char(text, '\\');
         buf_char(text, *l->p);
     }
@@ -215,7 +215,7 @@ static bool is_number(const char *p, size_t n)
 static size_t word_len(const struct lit *l)
 {
     size_t n = 0;
-    while (l->p + n < l->end && !strchr(" \t\r\n,:]})[({\"'<", l->p[n]))
+    while (l->p + n < l->end && !st_in(" \t\r\n,:]})[({\"'<", l->p[n]))
         n++;
     return n;
 }
@@ -339,7 +339,7 @@ size_t st_literal_end(const struct stream *s, size_t at, const char *ends, const
             q = c;
             continue;
         }
-        if (depth == 0 && strchr(ends, c))
+        if (depth == 0 && st_in(ends, c))
             return i;
         depth += c == '{' || c == '[' || c == '(';
         depth -= (c == '}' || c == ']' || c == ')') && depth > 0;
@@ -384,9 +384,9 @@ void st_put_value(struct stream *s, const char *p, size_t n, unsigned types)
 {
     const char *t = p;
     size_t k = n;
-    while (k && strchr(" \t\r\n", *t))
+    while (k && st_in(" \t\r\n", *t))
         t++, k--;
-    while (k && strchr(" \t\r\n", t[k - 1]))
+    while (k && st_in(" \t\r\n", t[k - 1]))
         k--;
     if (types != TYPE_STRING && k) {
         if (is_json_of(s, t, k, types)) {

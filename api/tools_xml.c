@@ -68,7 +68,7 @@ static enum st_step name(struct stream *s)
     }
     const char *end = form(s)->name_end[which];
     size_t n = at - i;
-    while (n && strchr(" \t\r\n", s->p[i + n - 1]))
+    while (n && st_in(" \t\r\n", s->p[i + n - 1]))
         n--;
     if (!st_name_ok(s->p + i, n))
         return broken(s);

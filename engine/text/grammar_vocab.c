@@ -42,7 +42,8 @@ static int copy_tokens(struct grammar_vocab *v, const struct tokenizer *t)
             buf_add(&b, c, sizeof c);
         } else if (id < n_tok) {
             struct view w = tok_bytes(t, id, false);
-            if (w.len < TRIE_DEPTH)
+            /* No text has that byte, and what it begins is a control token: a lone byte's token must not spell one. */
+            if (w.len && w.len < TRIE_DEPTH && !memchr(w.p, CONTROL_BYTE, w.len))
                 buf_add(&b, w.p, w.len);
         }
         v->off[id + 1] = (uint32_t)b.len;

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """The official OpenAI SDK for Python against the real daemon and the default model."""
+import json
 import os
 import sys
 import unittest
@@ -52,6 +53,44 @@ class OpenAI(unittest.TestCase):
             for ch in whole.choices:
                 self.assertEqual(text[ch.index], ch.message.content, kw)
                 self.assertEqual(finish[ch.index], ch.finish_reason, kw)
+
+    WEATHER = {"type": "function", "function": {"name": "get_weather", "description": "Weather of a city.", "strict": True,
+               "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 30},
+                                                               "unit": {"enum": ["celsius", "fahrenheit"]}},
+                              "required": ["city", "unit"], "additionalProperties": False}}}
+
+    def test_tool_loop(self):
+        messages = [{"role": "user", "content": "What is the weather in Bern?"}]
+        kw = {"tools": [self.WEATHER], "max_tokens": 100}
+        for choice in ("required", {"type": "function", "function": {"name": "get_weather"}}):
+            m = self.chat(messages=messages, tool_choice=choice, **kw).choices[0]
+            self.assertEqual(m.finish_reason, "tool_calls")
+            self.assertIsNone(m.message.content)
+            self.assertEqual(len(m.message.tool_calls), 1)
+            call = m.message.tool_calls[0]
+            args = json.loads(call.function.arguments)
+            self.assertEqual((call.type, call.function.name, set(args)), ("function", "get_weather", {"city", "unit"}))
+            self.assertIn(args["unit"], ("celsius", "fahrenheit"))
+        turn = messages + [m.message, {"role": "tool", "tool_call_id": call.id, "content": "12 degrees, rain"}]
+        r = self.chat(messages=turn, **kw)
+        self.assertGreater(r.usage.prompt_tokens, self.chat(messages=messages, **kw).usage.prompt_tokens)
+        self.assertTrue(r.choices[0].message.content)
+        self.assertIsNone(self.chat(messages=messages, tool_choice="none", **kw).choices[0].message.tool_calls)
+
+    def test_tool_stream(self):
+        """The SDK's own fold of a stream is the whole answer."""
+        kw = {"model": "smollm2-135m", "messages": FRANCE, "temperature": 0, "tools": [self.WEATHER], "max_tokens": 100,
+              "tool_choice": "required"}
+        whole = self.c.chat.completions.create(**kw).choices[0]
+        pieces = 0
+        with self.c.chat.completions.stream(**kw) as stream:
+            for event in stream:
+                pieces += event.type == "tool_calls.function.arguments.delta"
+            done = stream.get_final_completion().choices[0]
+        self.assertGreater(pieces, 3)
+        self.assertEqual(done.finish_reason, whole.finish_reason)
+        self.assertEqual([(t.function.name, t.function.arguments) for t in done.message.tool_calls],
+                         [(t.function.name, t.function.arguments) for t in whole.message.tool_calls])
 
     def test_stream_usage(self):
         chunks = list(self.chat(stream=True, stream_options={"include_usage": True}))

@@ -179,7 +179,8 @@ static void meanings(void **state)
             /* The exact text is of no matter, but that it is that JSON. */
             json_t *args = json_object_get(w, "json");
             if (args) {
-                json_t *v = json_loads(json_string_value(json_object_get(call, "args")), 0, NULL);
+                json_t *v = json_loads(json_string_value(json_object_get(call, "args")),
+                                       JSON_ALLOW_NUL, NULL);
                 bad += !same(v, args, c);
                 json_decref(v);
                 json_object_set(call, "json", args);
@@ -281,7 +282,7 @@ static int setup(void **state)
     (void)state;
     json_error_t e;
     api__json_init();
-    json_t *o = json_load_file("tests/data/tools/outputs.json", 0, &e);
+    json_t *o = json_load_file("tests/data/tools/outputs.json", JSON_ALLOW_NUL, &e);
     if (!o)
         fail_msg("outputs.json:%d: %s", e.line, e.text);
     tools = json_incref(json_object_get(o, "tools"));
