@@ -68,8 +68,10 @@ static enum st_step arg(struct stream *s)
         return ST_AGAIN;
     }
     size_t end = st_literal_end(s, i, ":", form(s)->quote), n = strlen(form(s)->quote);
+    if ((end == SIZE_MAX ? s->n : end) - i > 512)
+        return broken(s);
     if (end == SIZE_MAX)
-        return s->n - i > 512 ? broken(s) : ST_MORE;
+        return ST_MORE;
     const char *p = s->p + i;
     size_t len = end - i;
     if (st_at(s, i, form(s)->quote) && len >= 2 * n) {

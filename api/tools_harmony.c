@@ -88,7 +88,7 @@ static enum st_step head(struct stream *s)
             w->at = safe;
         return ST_MORE;
     }
-    if (at == SIZE_MAX) {
+    if (at == SIZE_MAX || at >= HEAD_MAX) {
         w->key = BODY_PLAIN;
         w->state = H_BODY;
         return ST_AGAIN;

@@ -102,6 +102,8 @@ static enum st_step head(struct stream *s)
         w->at = safe;
         return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
     }
+    if (at - w->from > HEAD_MAX)
+        return broken(s);
     size_t next = which ? at : at + strlen(f->separator);
     if (f->fenced) { /* what comes next tells which of two forms this is */
         size_t i = st_space(s, next);
@@ -113,8 +115,6 @@ static enum st_step head(struct stream *s)
             return ST_AGAIN;
         }
     }
-    if (at - w->from > HEAD_MAX)
-        return broken(s);
     read_head(s, s->p + w->from, at - w->from);
     w->at = next;
     w->state = N_ARGS;
@@ -132,6 +132,8 @@ static enum st_step block(struct stream *s)
         w->at = safe;
         return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
     }
+    if (at - w->from > HEAD_MAX)
+        return broken(s);
     const char *p = s->p + w->from, *end = memchr(p, '\n', at - w->from);
     const char *fence = memmem(p, at - w->from, "```", 3);
     if (!end || (fence && fence < end))

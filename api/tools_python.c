@@ -80,8 +80,10 @@ static enum st_step arg(struct stream *s)
     for (k = i; k < s->n && st_name_ok(s->p + k, 1); k++)
         ;
     size_t eq = st_space(s, k);
+    if (k - i > 256)
+        return broken(s);
     if (eq == s->n)
-        return k - i > 256 ? broken(s) : ST_MORE;
+        return ST_MORE;
     if (s->p[eq] != '=' || k == i)
         return broken(s);
     buf_clear(&s->key);

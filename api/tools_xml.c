@@ -66,6 +66,8 @@ static enum st_step name(struct stream *s)
         w->at = safe;
         return safe - w->from > NAME_MAX_LEN ? broken(s) : ST_MORE;
     }
+    if (at - w->from > NAME_MAX_LEN)
+        return broken(s);
     const char *end = form(s)->name_end[which];
     size_t n = at - i;
     while (n && st_in(" \t\r\n", s->p[i + n - 1]))
@@ -139,6 +141,8 @@ static enum st_step key(struct stream *s)
         w->at = safe;
         return safe > NAME_MAX_LEN ? broken(s) : ST_MORE;
     }
+    if (at > NAME_MAX_LEN)
+        return broken(s);
     const char *quote = f->attrs ? memchr(s->p, '"', at) : NULL;
     n = quote ? (size_t)(quote - s->p) : at;
     buf_clear(&s->key);
