@@ -78,6 +78,22 @@ class Messages(unittest.TestCase):
         whole = self.create(tools=[TOOL], max_tokens=12)
         self.assertEqual([b.model_dump() for b in streamed.content], [b.model_dump() for b in whole.content])
 
+    def test_tool_use(self):
+        kw = {"tools": [TOOL], "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "max_tokens": 60}
+        whole = self.create(**kw)
+        self.assertEqual((whole.stop_reason, [b.type for b in whole.content]), ("tool_use", ["tool_use"]))
+        with self.c.messages.stream(model="m", messages=ASK, extra_body={"temperature": 0}, **kw) as s:
+            parts = "".join(e.delta.partial_json for e in s if e.type == "content_block_delta")
+            streamed = s.get_final_message()
+        self.assertEqual(json.loads(parts), whole.content[0].input)
+        self.assertEqual(streamed.content[0].input, whole.content[0].input)
+        named = self.create(**{**kw, "tool_choice": {"type": "tool", "name": "get_weather"}})
+        self.assertEqual(named.content[0].input, whole.content[0].input)
+        after = self.create(messages=[*ASK, {"role": "assistant", "content": [b.model_dump() for b in whole.content]},
+                                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": whole.content[0].id, "content": "18"}]}],
+                            tools=[TOOL], tool_choice={"type": "none"})
+        self.assertEqual([b.type for b in after.content], ["text"])
+
     def test_events(self):
         for kw in ({}, {"stop_sequences": ["France"], "max_tokens": 30}, {"max_tokens": 1}):
             ev = self.events(**kw)

@@ -289,6 +289,25 @@ class Sdk(Case):
         r = self.c.responses.parse(model="m", input="Is Paris a capital?", text_format=Answer, temperature=0)
         self.assertIsInstance(r.output_parsed, Answer)
 
+    def test_tools(self):
+        """A forced call, its result, and the answer to it: with items sent back, and with the stored conversation."""
+        tool = {**TOOL, "strict": True, "parameters": {**TOOL["parameters"], "additionalProperties": False}}
+        kw = {"model": "m", "tools": [tool], "temperature": 0, "max_output_tokens": 60}
+        ask = [{"role": "user", "content": "Weather in Paris?"}]
+        r = self.c.responses.create(input=ask, tool_choice="required", parallel_tool_calls=False, **kw)
+        self.assertEqual([i.type for i in r.output], ["function_call"])
+        call = r.output[0]
+        self.assertEqual((call.name, list(json.loads(call.arguments))), ("get_weather", ["city"]))
+        with self.c.responses.stream(input=ask, tool_choice={"type": "function", "name": "get_weather"}, **kw) as s:
+            args = "".join(e.delta for e in s if e.type == "response.function_call_arguments.delta")
+            self.assertEqual(args, s.get_final_response().output[0].arguments)
+        self.assertEqual(args, call.arguments)
+        result = {"type": "function_call_output", "call_id": call.call_id, "output": "18 degrees"}
+        by_hand = self.c.responses.create(input=ask + [i.model_dump(exclude_none=True) for i in r.output] + [result], tool_choice="none", **kw)
+        stored = self.c.responses.create(input=[result], previous_response_id=r.id, tool_choice="none", **kw)
+        self.assertTrue(stored.output_text)
+        self.assertEqual(by_hand.output_text, stored.output_text)
+
     def test_error(self):
         with self.assertRaises(openai.BadRequestError) as got:
             self.c.responses.create(model="m", input="x", background=True)
