@@ -12,6 +12,8 @@ enum group {
     EDIT = 32,
     TOK = 64,
     DETOK = 128,
+    RESP = 256,
+    MSG = 512,
 };
 
 #define NUM(lo, hi) "\"type\":[\"number\",\"null\"],\"minimum\":" #lo ",\"maximum\":" #hi ","
@@ -43,6 +45,10 @@ static const struct body {
 } bodies[] = {
     {"/v1/chat/completions", GEN | CHAT, "\"model\",\"messages\""},
     {"/v1/completions", GEN | COMP, "\"model\",\"prompt\""},
+    {"/v1/responses", RESP, "\"model\",\"input\""},
+    {"/v1/responses/input_tokens", RESP, "\"model\",\"input\""},
+    {"/v1/messages", MSG, "\"model\",\"messages\",\"max_tokens\""},
+    {"/v1/messages/count_tokens", MSG, "\"model\",\"messages\""},
     {"/v1/embeddings", EMB, "\"model\",\"input\""},
     {"/v1/images/generations", IMG, "\"prompt\""},
     {"/v1/images/edits", IMG | EDIT, "\"prompt\""},

@@ -16,6 +16,8 @@ from daemon import Daemon, tiny_model  # noqa: E402
 TABLES = {
     "/v1/chat/completions": [("api/gen_params.c", "gen_fields"), ("api/chat.c", "known")],
     "/v1/completions": [("api/gen_params.c", "gen_fields"), ("api/completions.c", "known")],
+    "/v1/responses": [("api/responses_params.c", "resp_fields")],
+    "/v1/messages": [("api/messages_input.c", "msg_fields")],
     "/v1/embeddings": [("api/embed.c", "fields"), ("api/embeddings.c", "known")],
     "/v1/images/generations": [("api/images_params.c", "img_fields")],
     "/v1/images/edits": [("api/images_params.c", "img_fields"), ("api/images.c", "edits")],
@@ -64,6 +66,8 @@ class OpenApi(unittest.TestCase):
         """No field is unknown to its parser, and null passes for "not given" where the document says so."""
         need = {"/v1/chat/completions": {"messages": [{"role": "user", "content": "x"}], "model": "m", "max_tokens": 1},
                 "/v1/completions": {"prompt": "x", "model": "m", "max_tokens": 1},
+                "/v1/responses": {"input": "x", "model": "m", "max_output_tokens": 1},
+                "/v1/messages": {"messages": [{"role": "user", "content": "x"}], "model": "m", "max_tokens": 1},
                 "/tokenize": {"prompt": "x", "messages": None, "model": "m"}, "/detokenize": {"tokens": [1], "model": "m"}}
         template = os.path.join(TOP, "tests", "data", "openapi-chat.jinja")
         with Daemon("--device", "null", "--chat-template", template, "--strict-fields", "yes", model=tiny_model()) as d:
