@@ -588,16 +588,75 @@ static void test_image_turns(void **st)
     turn_close(t);
 }
 
+/* ---- an encoder ---- */
+
+static struct request *make_texts(uint64_t id, int n)
+{
+    struct request *r = make(id, 8 * n, 1);
+    r->encode = req_encode_new(n, false);
+    for (int i = 1; i <= n; i++)
+        r->encode->start[i] = 8 * i;
+    return r;
+}
+
+static void test_encoder(void **st)
+{
+    (void)st;
+    fake_reset_encoder();
+    struct event ev[16];
+    struct sched_stats s;
+    int n_vec = 0, n_done = 0, n_error = 0;
+    struct worker *w = start((struct worker_opts){0});
+    wait_phase(w, WORKER_READY);
+    assert_int_equal(worker_engine(w)->encoder->dim, 4);
+    for (uint64_t id = 1; id <= 30; id++)
+        assert_int_equal(worker_submit(w, make_texts(id, 1 + (int)id % 5)), 0);
+    worker_finish_choice(w, 3, 0, 0); /* of no text: ignored */
+    worker_cancel(w, 77);
+    assert_int_equal(worker_submit(w, make(31, 20, 5)), 0); /* wants words */
+    for (int i = 0; i < 20000 && n_done + n_error < 31; i++) {
+        int n = worker_poll(w, ev, 16);
+        for (int k = 0; k < n; k++) {
+            n_vec += ev[k].kind == EV_EMBED && ev[k].vec;
+            n_done += ev[k].kind == EV_DONE;
+            n_error += ev[k].kind == EV_ERROR;
+            event_drop(&ev[k]);
+        }
+        if (!n)
+            pause_ms(1);
+    }
+    assert_int_equal(n_vec, 30);
+    assert_int_equal(n_done, 30);
+    assert_int_equal(n_error, 1);
+    pause_ms(250);
+    worker_stats(w, &s);
+    assert_int_equal(s.prompt_tokens, 8 * 90);
+    assert_int_equal(s.running + s.waiting, 0);
+    /* Left in the mailbox when the worker stops: freed with it. */
+    assert_int_equal(worker_submit(w, make_texts(40, 3)), 0);
+    pause_ms(50);
+    worker_stop(w);
+    assert_int_equal(fake_count.opens, fake_count.closes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_serve),           cmocka_unit_test(test_images),
-        cmocka_unit_test(test_image_queue),     cmocka_unit_test(test_image_turns),
-        cmocka_unit_test(test_image_long_step), cmocka_unit_test(test_heartbeat),
-        cmocka_unit_test(test_bounds),          cmocka_unit_test(test_finish_and_cancel),
-        cmocka_unit_test(test_drain),           cmocka_unit_test(test_failure),
-        cmocka_unit_test(test_back_pressure),   cmocka_unit_test(test_two_senders),
-        cmocka_unit_test(test_loading),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_serve),
+        cmocka_unit_test(test_images),
+        cmocka_unit_test(test_encoder),
+        cmocka_unit_test(test_image_queue),
+        cmocka_unit_test(test_image_turns),
+        cmocka_unit_test(test_image_long_step),
+        cmocka_unit_test(test_heartbeat),
+        cmocka_unit_test(test_bounds),
+        cmocka_unit_test(test_finish_and_cancel),
+        cmocka_unit_test(test_drain),
+        cmocka_unit_test(test_failure),
+        cmocka_unit_test(test_back_pressure),
+        cmocka_unit_test(test_two_senders),
+        cmocka_unit_test(test_loading),
+        cmocka_unit_test(test_no_memory),
     };
     int rc = cmocka_run_group_tests_name("in turn", tests, NULL, NULL);
     ahead = true;
