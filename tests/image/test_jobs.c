@@ -78,7 +78,7 @@ static void test_no_memory(void **st)
     for (int lasting = 0; lasting < 2; lasting++) {
         long k = 1, failed = 0;
         for (int rc = ERR_NOMEM; rc && k < 10000; k++) {
-            char text[32];
+            char text[48];
             struct err e = {0};
             snprintf(text, sizeof text, "%d %ld", lasting, k); /* not in the cache */
             p.negative = text;
