@@ -22,7 +22,10 @@ static bool path_matches(const char *pattern, const char *path)
 
 const struct api_route *api_route_find(const char *method, const char *path, const char **allow)
 {
-    const char *found = NULL;
+    static const char *const lists[] = {
+        NULL,     "GET, HEAD",         "POST",         "GET, HEAD, POST",
+        "DELETE", "GET, HEAD, DELETE", "POST, DELETE", "GET, HEAD, POST, DELETE"};
+    unsigned found = 0;
     bool head = strcmp(method, "HEAD") == 0;
     for (size_t i = 0; i < N_ROUTES; i++) {
         const struct api_route *r = &routes[i];
@@ -30,9 +33,9 @@ const struct api_route *api_route_find(const char *method, const char *path, con
             continue;
         if (strcmp(r->method, method) == 0 || (head && strcmp(r->method, "GET") == 0))
             return r;
-        found = strcmp(r->method, "GET") == 0 ? "GET, HEAD" : r->method;
+        found |= *r->method == 'G' ? 1 : *r->method == 'P' ? 2 : 4;
     }
-    *allow = found;
+    *allow = lists[found];
     return NULL;
 }
 

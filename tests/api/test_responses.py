@@ -195,6 +195,11 @@ class Responses(Case):
         ev = self.events()
         self.assertEqual(self.ask("GET", f"{PATH}/{ev[-1]['response']['id']}"), (200, ev[-1]["response"]))
 
+    def test_methods(self):
+        s, h, _ = self.d.request("PUT", PATH + "/resp_x", {}, headers={"Authorization": f"Bearer {KEYS[0]}"})
+        self.assertEqual((s, h["Allow"]), (405, "GET, HEAD, POST, DELETE"))
+        self.assertEqual(self.ask("GET", PATH + "/resp_x/zork")[0], 404)
+
     def test_truncation(self):
         long = [{"role": "user", "content": f"word {i} " * 12} for i in range(20)]
         s, e = self.ask("POST", PATH, {"model": "m", "input": long})
