@@ -82,7 +82,7 @@ static void cors(struct xchg *x, struct MHD_Connection *c, struct MHD_Response *
     if (!x->preflight)
         return;
     const char *names = srv_head_value(c, "Access-Control-Request-Headers");
-    header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST, OPTIONS");
+    header(r, "Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE, OPTIONS");
     header(r, "Access-Control-Allow-Headers",
            names_sane(names) ? names : "authorization, content-type, x-api-key, x-request-id");
     header(r, "Access-Control-Max-Age", "600");
