@@ -310,10 +310,12 @@ static json_t *shown_tools(json_t *o)
             bad |= json_object_set_new(t, "strict", json_false()) != 0;
         if (!bad && !json_object_get(v, "parameters"))
             bad |= json_object_set_new(t, "parameters", json_null()) != 0;
-        if (bad || json_array_append_new(list, t)) {
+        if (bad || json_array_append(list, t)) {
+            json_decref(t);
             json_decref(list);
             return NULL;
         }
+        json_decref(t);
     }
     return list;
 }
