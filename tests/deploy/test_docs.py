@@ -163,7 +163,7 @@ class Docs(unittest.TestCase):
         self.assertEqual(sorted(text ^ have), [], "operations.md and /metrics differ")
 
     def test_endpoints_and_fields(self):
-        api = read("docs/api.md")
+        api = "".join(read(f"docs/{n}.md") for n in ("api", "tools", "structured-output"))
         for path in re.findall(r'^ROUTE\("\w+", "([^"]+)"', read("api/routes.def"), re.M):
             self.assertIn(path.replace("*", "NAME"), api)
         for source in ("api/chat.c", "api/completions.c", "api/gen_params.c"):
