@@ -194,6 +194,15 @@ static void test_edits(void **st)
     p.strength = 0.001f;
     assert_int_equal(img_job_open(tiny, &p, &j, &e), 0);
     assert_int_equal(img_job_steps(j), 1);
+    while (img_job_stage(j) < IMG_DECODE)
+        assert_int_equal(eng_image_step(tiny, &j, 1, NULL, &e), 0);
+    double off = 0, all_of = 0; /* what is off in the picture is the autoencoder's */
+    for (size_t i = 0; i < j->n; i++) {
+        off += (double)(j->x[i] - j->clean[i]) * (double)(j->x[i] - j->clean[i]);
+        all_of += (double)j->clean[i] * (double)j->clean[i];
+    }
+    print_message("latents %.3g off the input's\n", sqrt(off / all_of));
+    assert_true(off < 0.01 * all_of);
     img_job_close(tiny, j);
     must(tiny, &p, little);
     p.strength = 1;
