@@ -218,6 +218,8 @@ static int plan_pipe(struct image_model *m, struct pipe *p, int side, struct eng
         memcpy(text + i * 2, "a ", 2);
     struct plan_text t = {.p = p, .text = text, .e = e};
     size_t peak = imodel__peak(m, &(struct image_body){.fn = encode_body, .arg = &t});
+    for (; !peak && !t.rc && n; peak = imodel__peak(m, &(struct image_body){encode_body, &t, NULL}))
+        text[2 * (n /= 2)] = 0; /* the encoder has fewer positions than the pipeline's prompts */
     free(text);
     if (t.rc)
         return t.rc;
