@@ -36,7 +36,7 @@ def main():
     pictures = f"tiny-t2i={os.path.join(TOP, 'models', 'tiny-t2i')}"
     vectors = [f"minilm={MINILM}"] if "C51" not in MISSING else []
     with Daemon(pictures, *vectors, model=SMOLLM2, name="smollm2-135m") as d:
-        res = run("--url", d.url, "--have", "prefill", "--image-model", "tiny-t2i", *(["--embed-model", "minilm"] if vectors else []), "--server-cmd", cmd, "--gguf", SMOLLM2)
+        res = run("--url", d.url, "--have", "tools,prefill", "--image-model", "tiny-t2i", *(["--embed-model", "minilm"] if vectors else []), "--server-cmd", cmd, "--gguf", SMOLLM2)
     with Daemon("--api-key", "sk-case", "--cors-allow-origin", "http://ui.example", model=SMOLLM2,
                 name="smollm2-135m") as d:
         keyed = run("--url", d.url, "--key", "sk-case", "--have", "cors_allow=http://ui.example", "--only", "C47")
