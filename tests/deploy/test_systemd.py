@@ -148,6 +148,8 @@ class Installed(unittest.TestCase):
         with Daemon("--device", "null", model=self.model) as d:
             self.assertEqual(d.post("/v1/completions", {"model": "m", "prompt": "a", "max_tokens": 3})[0], 200)
             have = {name.split("{")[0] for name in d.metrics()}
+        with Daemon(model=os.path.join(TOP, "models", "tiny-t2i")) as d:  # what only pictures have
+            have |= {name.split("{")[0] for name in d.metrics()}
         self.assertEqual(sorted(asked - have), [])
 
     def test_compose(self):
