@@ -20,6 +20,7 @@ ARCHS = ("sm_80", "sm_90a", "sm_100")
 LOCAL = {
     ("rope_kv", None): (32, "sinf and cosf of large angles: their reduction is a branch that only angles past about 1e5 take"),
     ("attn_any", None): (16, "the fallback for shapes that tensor cores don't take; not tuned"),
+    ("gemm_quant", "sm_100"): (8, "one of its instances (six bits, groups of 16, few rows) spills 28 bytes there, none on sm_80 and sm_90a"),
     ("sample", "sm_100"): (16, "1024 threads leave 64 registers; 28 bytes spilled once a row, none on sm_80 and sm_90a"),
 }
 # file -> (architecture or None for all, instruction) that its code must hold
