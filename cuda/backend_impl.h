@@ -141,6 +141,11 @@ int cu__pinned(struct dev *d, struct grow *g, size_t n);
 /* ops.c: rows of a 2-d tensor (p NULL when it is absent), a vector; false: outside its buffer. */
 bool cu__mat(const struct dev *d, const struct tensor *t, struct cu_mat *m);
 bool cu__vec(const struct dev *d, const struct tensor *t, const float **out);
+/* What products read. */
+static inline enum dtype cu__mul(const struct dev *d)
+{
+    return d->f32 ? DT_F32 : DT_BF16;
+}
 /* step.c */
 int cu__step_begin(struct dev *d, const struct step_meta *m);
 /* queue.c: append; the record's kind is set, the rest zero. NULL: no memory. */

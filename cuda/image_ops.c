@@ -18,11 +18,6 @@ _Static_assert((int)IMAGE_ACT_NONE == CU_IM_NONE && (int)IMAGE_ACT_SILU == CU_IM
 #define COL_BYTES (32u << 20) /* of windows at a time: what an L2 cache keeps */
 #define CONV_ROWS 128         /* a tile of the products */
 
-static enum dtype mul_of(const struct dev *d)
-{
-    return d->f32 ? DT_F32 : DT_BF16;
-}
-
 /* ---- layouts ---- */
 
 static size_t ints_of(const struct image_meta *m)
@@ -170,12 +165,12 @@ static int conv_chunks(struct dev *d, const struct op_conv *a, const struct cu_l
     bool plain = a->k == 1 && a->stride == 1 && !a->up;
     int64_t n_in = (int64_t)a->k * a->k * a->src.shape[1], ld = (n_in + 7) / 8 * 8,
             n = layout_at(d, a->out)->n_row;
-    size_t row = (size_t)ld * dtype_bytes(mul_of(d));
+    size_t row = (size_t)ld * dtype_bytes(cu__mul(d));
     int64_t step = (int64_t)(COL_BYTES / row) / CONV_ROWS * CONV_ROWS;
     step = step < CONV_ROWS ? CONV_ROWS : step;
     step = plain || step > n ? n : step;
     int rc = plain ? 0 : cu__grow(d, &d->im.col, (size_t)step * row, false);
-    const struct cu_mat col = {d->im.col.p, ld, (int32_t)mul_of(d), (int32_t)n_in};
+    const struct cu_mat col = {d->im.col.p, ld, (int32_t)cu__mul(d), (int32_t)n_in};
     for (int64_t from = 0; from < n && !rc; from += step) {
         int64_t k = n - from < step ? n - from : step;
         struct cu_linear l = *all;
@@ -203,7 +198,7 @@ int cu__conv(struct dev *d, const struct op_conv *a)
                           .lt = d->lt,
                           .ws = d->ws.p,
                           .ws_bytes = d->ws.n};
-    if (!a->w || ops_check_conv(a, mul_of(d), &d->im.meta, a->w->w.n_in, a->w->w.n_out) ||
+    if (!a->w || ops_check_conv(a, cu__mul(d), &d->im.meta, a->w->w.n_in, a->w->w.n_out) ||
         !cu__mat(d, &a->dst, &l.dst) || !cu__mat(d, &a->src, &l.src) ||
         !cu__mat(d, &a->vec, &l.after.vec) || !cu__mat(d, &a->add, &l.after.add) ||
         !cu__vec(d, &a->bias, &l.bias))
@@ -221,7 +216,7 @@ int cu__group_norm(struct dev *d, const struct op_group_norm *a)
 {
     struct cu_group_norm o = {
         .groups = a->groups, .act = (int32_t)a->act, .eps = a->eps, .y = layout_at(d, a->layout)};
-    if (ops_check_group_norm(a, mul_of(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
+    if (ops_check_group_norm(a, cu__mul(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
         !cu__mat(d, &a->x, &o.x) || !cu__vec(d, &a->w, &o.w) || !cu__vec(d, &a->b, &o.b))
         return ERR_INVAL;
     int rc = cu__flush(d);
@@ -234,7 +229,7 @@ int cu__group_norm(struct dev *d, const struct op_group_norm *a)
 int cu__layer_norm(struct dev *d, const struct op_layer_norm *a)
 {
     struct cu_layer_norm o = {.n = a->x.shape[0], .rms = a->rms, .eps = a->eps};
-    if (ops_check_layer_norm(a, mul_of(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
+    if (ops_check_layer_norm(a, cu__mul(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
         !cu__mat(d, &a->x, &o.x) || !cu__vec(d, &a->w, &o.w) || !cu__vec(d, &a->b, &o.b) ||
         !cu__mat(d, &a->scale, &o.scale) || !cu__mat(d, &a->shift, &o.shift))
         return ERR_INVAL;
@@ -385,7 +380,7 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
                        .n_kv_head = a->n_kv_head,
                        .head_dim = hd,
                        .n_block = p->n_block,
-                       .dt = (int32_t)mul_of(d)};
+                       .dt = (int32_t)cu__mul(d)};
     rc = cu__grow(d, &d->im.pool, cu_kv_layer_block_bytes(&kv) * (size_t)kv.n_block, false);
     kv.p = d->im.pool.p;
     if (!rc)
@@ -429,7 +424,7 @@ static int attend_paged(struct dev *d, const struct op_attend *a, const struct c
 int cu__attend(struct dev *d, const struct op_attend *a)
 {
     struct cu_attend_bias o = {0};
-    if (ops_check_attend(a, mul_of(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
+    if (ops_check_attend(a, cu__mul(d), &d->im.meta) || !cu__mat(d, &a->dst, &o.dst) ||
         !cu__mat(d, &a->q, &o.q) || !cu__mat(d, &a->k, &o.k) || !cu__mat(d, &a->v, &o.v) ||
         !cu__mat(d, &a->bias, &o.bias))
         return ERR_INVAL;
@@ -458,7 +453,7 @@ int cu__rotate(struct dev *d, const struct op_rotate *a)
 int cu__act(struct dev *d, const struct op_act *a)
 {
     struct cu_act o = {.n = a->x.shape[0], .act = (int32_t)a->act};
-    if (ops_check_act(a, mul_of(d)) || !cu__mat(d, &a->dst, &o.dst) || !cu__mat(d, &a->x, &o.x))
+    if (ops_check_act(a, cu__mul(d)) || !cu__mat(d, &a->dst, &o.dst) || !cu__mat(d, &a->x, &o.x))
         return ERR_INVAL;
     int rc = cu__flush(d);
     return rc ? rc : cu__launched(d, cu_act(&o, d->stream), "act");

@@ -28,11 +28,6 @@ static enum cu_rows rows_of(const struct dev *d, int64_t n, int32_t *lone)
     return *lone || n == d->meta.n_row ? CU_ROWS_ALL : CU_ROWS_LOGIT;
 }
 
-static enum dtype mul_of(const struct dev *d)
-{
-    return d->f32 ? DT_F32 : DT_BF16;
-}
-
 static int undo(struct dev *d, int rc)
 {
     if (rc)
@@ -57,7 +52,7 @@ int cu__embed(struct dev *d, const struct op_embed *a)
 
 int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 {
-    if (ops_check_rmsnorm(a, mul_of(d)))
+    if (ops_check_rmsnorm(a, cu__mul(d)))
         return ERR_INVAL;
     if (a->x.shape[0] == 0)
         return 0;
@@ -73,7 +68,7 @@ int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 
 int cu__linear(struct dev *d, const struct op_linear *a)
 {
-    if (!a->w || ops_check_linear(a, mul_of(d), a->w->w.n_in, a->w->w.n_out))
+    if (!a->w || ops_check_linear(a, cu__mul(d), a->w->w.n_in, a->w->w.n_out))
         return ERR_INVAL;
     if (a->src.shape[0] == 0)
         return 0;
@@ -115,7 +110,7 @@ int cu__rope_kv(struct dev *d, const struct op_rope_kv *a)
 
 int cu__attn(struct dev *d, const struct op_attn *a)
 {
-    if (!d->in_step || !a->kv || ops_check_attn(a, mul_of(d), &d->meta, &a->kv->desc) ||
+    if (!d->in_step || !a->kv || ops_check_attn(a, cu__mul(d), &d->meta, &a->kv->desc) ||
         ops_check_attn_blocks(&d->meta, a->window, a->kv->desc.n_block))
         return ERR_INVAL;
     struct rec *r = cu__record(d, REC_ATTN);
@@ -137,7 +132,7 @@ int cu__attn(struct dev *d, const struct op_attn *a)
 
 int cu__act_mul(struct dev *d, const struct op_act_mul *a)
 {
-    if (ops_check_act_mul(a, mul_of(d)))
+    if (ops_check_act_mul(a, cu__mul(d)))
         return ERR_INVAL;
     if (a->dst.shape[0] == 0)
         return 0;
@@ -154,7 +149,7 @@ int cu__act_mul(struct dev *d, const struct op_act_mul *a)
 
 int cu__gather(struct dev *d, const struct op_gather *a)
 {
-    if (!d->in_step || ops_check_gather(a, mul_of(d), &d->meta))
+    if (!d->in_step || ops_check_gather(a, cu__mul(d), &d->meta))
         return ERR_INVAL;
     struct rec *r = cu__record(d, REC_GATHER);
     if (!r)

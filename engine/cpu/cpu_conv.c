@@ -259,13 +259,6 @@ static int conv_chunks(struct conv *c, bool direct)
     return rc;
 }
 
-static float *opt_ptr(const struct dev *d, const struct tensor *t, bool *bad)
-{
-    float *p = t->buf ? cpu__ptr(d, t) : NULL;
-    *bad = *bad || (t->buf && !p);
-    return p;
-}
-
 int cpu__conv(struct dev *d, const struct op_conv *a)
 {
     if (!a->w ||
@@ -279,11 +272,11 @@ int cpu__conv(struct dev *d, const struct op_conv *a)
                      .w = a->w->packed,
                      .n = a->dst.shape[0],
                      .n_in = a->w->n_in_pad};
-    c.dst = opt_ptr(d, &a->dst, &bad);
-    c.x = opt_ptr(d, &a->src, &bad);
-    c.bias = opt_ptr(d, &a->bias, &bad);
-    c.vec = opt_ptr(d, &a->vec, &bad);
-    c.add = opt_ptr(d, &a->add, &bad);
+    c.dst = cpu__opt_ptr(d, &a->dst, &bad);
+    c.x = cpu__opt_ptr(d, &a->src, &bad);
+    c.bias = cpu__opt_ptr(d, &a->bias, &bad);
+    c.vec = cpu__opt_ptr(d, &a->vec, &bad);
+    c.add = cpu__opt_ptr(d, &a->add, &bad);
     if (bad)
         return ERR_INVAL;
     if (c.n == 0)

@@ -12,8 +12,7 @@ int cpu__image_begin(struct dev *d, const struct image_meta *m)
     return 0;
 }
 
-/* The tensor's first element; NULL, and *bad set, when it has a buffer but lies outside it. */
-static float *opt_ptr(const struct dev *d, const struct tensor *t, bool *bad)
+float *cpu__opt_ptr(const struct dev *d, const struct tensor *t, bool *bad)
 {
     float *p = t->buf ? cpu__ptr(d, t) : NULL;
     *bad = *bad || (t->buf && !p);
@@ -113,9 +112,9 @@ int cpu__group_norm(struct dev *d, const struct op_group_norm *a)
         return ERR_INVAL;
     bool bad = false;
     struct job j = {.d = d, .op = a, .y = &d->image.layout[a->layout]};
-    j.dst = opt_ptr(d, &a->dst, &bad);
-    j.x = opt_ptr(d, &a->x, &bad);
-    const float *w = opt_ptr(d, &a->w, &bad), *b = opt_ptr(d, &a->b, &bad);
+    j.dst = cpu__opt_ptr(d, &a->dst, &bad);
+    j.x = cpu__opt_ptr(d, &a->x, &bad);
+    const float *w = cpu__opt_ptr(d, &a->w, &bad), *b = cpu__opt_ptr(d, &a->b, &bad);
     int64_t c = a->x.shape[1], longest = 0;
     for (int s = 0; s < j.y->n_seg; s++)
         longest = j.y->start[s + 1] - j.y->start[s] > longest ? j.y->start[s + 1] - j.y->start[s]
@@ -162,12 +161,12 @@ int cpu__layer_norm(struct dev *d, const struct op_layer_norm *a)
     bool bad = false;
     struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
     j.y = a->layout >= 0 ? &d->image.layout[a->layout] : NULL;
-    j.dst = opt_ptr(d, &a->dst, &bad);
-    j.x = opt_ptr(d, &a->x, &bad);
-    j.v[0] = opt_ptr(d, &a->w, &bad);
-    j.v[1] = opt_ptr(d, &a->b, &bad);
-    j.v[2] = opt_ptr(d, &a->scale, &bad);
-    j.v[3] = opt_ptr(d, &a->shift, &bad);
+    j.dst = cpu__opt_ptr(d, &a->dst, &bad);
+    j.x = cpu__opt_ptr(d, &a->x, &bad);
+    j.v[0] = cpu__opt_ptr(d, &a->w, &bad);
+    j.v[1] = cpu__opt_ptr(d, &a->b, &bad);
+    j.v[2] = cpu__opt_ptr(d, &a->scale, &bad);
+    j.v[3] = cpu__opt_ptr(d, &a->shift, &bad);
     if (bad)
         return ERR_INVAL;
     job_run(&j, layer_norm_rows, (double)a->x.shape[1] * 0.5);
@@ -190,8 +189,8 @@ int cpu__act(struct dev *d, const struct op_act *a)
 {
     bool bad = false;
     struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
-    j.dst = opt_ptr(d, &a->dst, &bad);
-    j.x = opt_ptr(d, &a->x, &bad);
+    j.dst = cpu__opt_ptr(d, &a->dst, &bad);
+    j.x = cpu__opt_ptr(d, &a->x, &bad);
     if (bad || ops_check_act(a, DT_F32))
         return ERR_INVAL;
     job_run(&j, act_rows, (double)a->x.shape[1] * 0.5);
@@ -217,9 +216,9 @@ int cpu__gate_add(struct dev *d, const struct op_gate_add *a)
     bool bad = false;
     struct job j = {.d = d, .op = a, .n = a->x.shape[0]};
     j.y = a->layout >= 0 ? &d->image.layout[a->layout] : NULL;
-    j.x = opt_ptr(d, &a->x, &bad);
-    j.v[0] = opt_ptr(d, &a->y, &bad);
-    j.v[1] = opt_ptr(d, &a->gate, &bad);
+    j.x = cpu__opt_ptr(d, &a->x, &bad);
+    j.v[0] = cpu__opt_ptr(d, &a->y, &bad);
+    j.v[1] = cpu__opt_ptr(d, &a->gate, &bad);
     if (bad)
         return ERR_INVAL;
     job_run(&j, gate_add_rows, (double)a->x.shape[1] * 0.3);
@@ -231,9 +230,10 @@ int cpu__lookup(struct dev *d, const struct op_lookup *a)
     if (!a->w || ops_check_lookup(a, a->w->desc.n_in, a->w2 ? a->w2->desc.n_in : 0))
         return ERR_INVAL;
     bool bad = false;
-    float *dst = opt_ptr(d, &a->dst, &bad);
-    const int32_t *ids = (const int32_t *)(const void *)opt_ptr(d, &a->ids, &bad);
-    const int32_t *pos = a->w2 ? (const int32_t *)(const void *)opt_ptr(d, &a->pos, &bad) : NULL;
+    float *dst = cpu__opt_ptr(d, &a->dst, &bad);
+    const int32_t *ids = (const int32_t *)(const void *)cpu__opt_ptr(d, &a->ids, &bad);
+    const int32_t *pos =
+        a->w2 ? (const int32_t *)(const void *)cpu__opt_ptr(d, &a->pos, &bad) : NULL;
     int64_t n = a->dst.shape[1];
     int rc = bad ? ERR_INVAL : cpu__grow(&d->seg, (size_t)n * sizeof(float));
     for (int64_t i = 0; !rc && i < a->dst.shape[0]; i++) {

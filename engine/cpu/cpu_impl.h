@@ -92,6 +92,9 @@ int cpu__grow(struct cpu_grow *g, size_t bytes);
 /* First element of t, or NULL when it does not lie inside its buffer (or has none). */
 void *cpu__ptr(const struct dev *d, const struct tensor *t);
 
+/* The same of a tensor that may be absent: NULL, and *bad set, when it has a buffer but lies outside it. */
+float *cpu__opt_ptr(const struct dev *d, const struct tensor *t, bool *bad);
+
 /* Rows of n_in floats to rows of `pad`, zeros behind them, in d->im2col. ERR_NOMEM. */
 int cpu__pad_rows(struct dev *d, const float *src, int64_t ld, int64_t n_row, int64_t n_in,
                   int64_t pad);
