@@ -101,13 +101,13 @@ struct layer_args {
 /* Up to four values of a vector: all of them at once when VEC. */
 template <bool VEC> __device__ __forceinline__ void load4_of(float (&v)[4], const float *p, int n)
 {
-    if (VEC) {
+    if constexpr (VEC) {
         load_n(v, p);
-        return;
-    }
+    } else {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        v[i] = i < n ? p[i] : 0.0f;
+        for (int i = 0; i < 4; i++)
+            v[i] = i < n ? p[i] : 0.0f;
+    }
 }
 
 /* A block a row; thread t has columns 4 t + 512 i, whether they go four at a time or not: the same bits. */
