@@ -80,8 +80,10 @@ void api__header(struct api_call *c, const char *name, const char *fmt, ...)
 }
 
 /* Anthropic's names of what went wrong. */
-static const char *messages_type(int status)
+static const char *messages_type(int status, const char *code)
 {
+    if (code && strcmp(code, "timeout") == 0)
+        return "timeout_error";
     static const struct {
         int status;
         const char *type;
@@ -102,8 +104,8 @@ static void put_body(struct api_call *c, const struct api_error *x)
         api__error_body(b, x->type, x->param, x->code, x->text);
         return;
     }
-    buf_fmt(
-        b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":", messages_type(x->status));
+    buf_fmt(b, "{\"type\":\"error\",\"error\":{\"type\":\"%s\",\"message\":",
+            messages_type(x->status, x->code));
     buf_json(b, x->text, strlen(x->text));
     buf_str(b, "},\"request_id\":");
     json_or_null(b, c->request_id);

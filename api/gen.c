@@ -5,6 +5,7 @@
 #include "api/gen.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/base/thread.h"
 
 struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_writer *w)
 {
@@ -100,8 +101,11 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     r->priority = (int)g->priority;
     r->cache_salt = g->cache_salt;
     r->arrival_us = c->arrival_us;
-    if (c->api->o.request_timeout_s > 0)
-        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
+    int64_t most = (int64_t)(c->api->o.request_timeout_s * 1e6);
+    if (g->timeout_us && (most <= 0 || g->timeout_us < most))
+        most = g->timeout_us;
+    if (most > 0)
+        r->deadline_us = c->arrival_us + most;
     if (c->api->o.queue_timeout_s > 0)
         r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.queue_timeout_s * 1e6);
     if (g->echo || g->prompt_logprobs >= 0) { /* the ids are needed again for the answer */
@@ -380,6 +384,44 @@ static int plain_token(struct gen *g, struct gen_choice *ch, const struct sample
     return g->n_top >= 0 ? gen_mark_add(ch, m) : 0;
 }
 
+static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reason why)
+{
+    struct gen_choice *ch = &g->choice[i];
+    if (ch->finish != FINISH_NONE || open_choice(c, g, i))
+        return;
+    size_t before = ch->text.len;
+    if (ch->stream) {
+        if (gen_stream_finish(g, ch)) {
+            give_up(c, g);
+            return;
+        }
+    } else {
+        detok_flush(&ch->detok, &ch->text);
+        if (ch->text.failed) {
+            give_up(c, g);
+            return;
+        }
+        if (ch->n_mark)
+            ch->mark[ch->n_mark - 1].end = ch->text.len;
+    }
+    if (ch->stream ? ch->sink.stopped : gen_stopped(g, ch, before))
+        why = FINISH_STOP;
+    finish_choice(c, g, i, why);
+}
+
+/* The choice has written for as long as its request lets it. As in llama-server's t_max_predict_ms a line is
+ * finished first: nothing ends before there is a line break in the text. */
+static bool wrote_long(const struct gen *g, struct gen_choice *ch)
+{
+    if (!g->write_us)
+        return false;
+    int64_t now = clock_us();
+    if (!ch->first_us)
+        ch->first_us = now;
+    return now - ch->first_us >= g->write_us && ch->text.len > ch->stop_from &&
+           memchr(ch->text.p + ch->stop_from, '\n', ch->text.len - ch->stop_from);
+}
+
 static void on_token(struct api_call *c, struct gen *g, int req, const struct event *ev)
 {
     int i = req * g->n + ev->choice;
@@ -399,6 +441,11 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
     if (ch->stream ? ch->sink.stopped : gen_stopped(g, ch, before)) {
         add_cmd(c, (struct api_cmd){API_FINISH_CHOICE, req, ev->choice, ch->n_out});
         finish_choice(c, g, i, FINISH_STOP);
+        return;
+    }
+    if (wrote_long(g, ch)) {
+        add_cmd(c, (struct api_cmd){API_FINISH_CHOICE, req, ev->choice, ch->n_out});
+        on_finish(c, g, i, FINISH_LENGTH);
         return;
     }
     size_t lo = ch->sent > ch->stop_from ? ch->sent : ch->stop_from;
@@ -453,31 +500,6 @@ static void end_all(struct api_call *c, struct gen *g)
         buf_str(b, "}\n");
     }
     c->done = true;
-}
-
-static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reason why)
-{
-    struct gen_choice *ch = &g->choice[i];
-    if (ch->finish != FINISH_NONE || open_choice(c, g, i))
-        return;
-    size_t before = ch->text.len;
-    if (ch->stream) {
-        if (gen_stream_finish(g, ch)) {
-            give_up(c, g);
-            return;
-        }
-    } else {
-        detok_flush(&ch->detok, &ch->text);
-        if (ch->text.failed) {
-            give_up(c, g);
-            return;
-        }
-        if (ch->n_mark)
-            ch->mark[ch->n_mark - 1].end = ch->text.len;
-    }
-    if (ch->stream ? ch->sink.stopped : gen_stopped(g, ch, before))
-        why = FINISH_STOP;
-    finish_choice(c, g, i, why);
 }
 
 void gen_event(struct api_call *c, int req, const struct event *ev)

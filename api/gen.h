@@ -50,6 +50,7 @@ struct gen_choice {
     bool opened;      /* the role frame went out */
     enum finish_reason finish;
     size_t chars_sent; /* characters handed out: text_offset */
+    int64_t first_us;  /* when its first token came; kept with gen.write_us only */
 };
 
 struct gen_prompt {
@@ -95,6 +96,9 @@ struct gen {
     int n_stop_id;
     struct req_sampling samp; /* bias and mask owned here until copied */
     uint64_t cache_salt;
+    int64_t timeout_us; /* the request's own limit of time from its arrival; 0: none */
+    int64_t
+        write_us; /* of a choice's writing from its first token on, then it ends at a line break; 0: none */
     struct gen_prompt *prompt; /* [n_prompt] */
     struct gen_choice *choice; /* [n_prompt * n] */
     char id[96];

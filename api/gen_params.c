@@ -31,6 +31,8 @@ const char *const gen_fields[] = {"model",
                                   "priority",
                                   "allowed_token_ids",
                                   "cache_salt",
+                                  "timeout",
+                                  "t_max_predict_ms",
                                   "include_stop_str_in_output",
                                   "response_format",
                                   "skip_special_tokens",
@@ -284,6 +286,19 @@ static int get_salt(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
+/* A limit of time for the whole answer, in seconds, and of its writing, in milliseconds (-1 or 0: none). */
+static int get_times(struct api_call *c, struct gen *g, json_t *o)
+{
+    double all = 0;
+    int64_t write = 0;
+    if (api__get_num(c, o, "timeout", RANGE_NUM(1e-3, 86400), &all) ||
+        api__get_int(c, o, "t_max_predict_ms", RANGE_INT(-1, INT32_MAX), &write))
+        return ERR_INVAL;
+    g->timeout_us = (int64_t)(all * 1e6);
+    g->write_us = write > 0 ? write * 1000 : 0;
+    return 0;
+}
+
 /* Does a field's value ask for nothing? null, false, "", [] and {} do. */
 static bool asks_nothing(const json_t *v)
 {
@@ -329,7 +344,7 @@ int gen_params(struct api_call *c, struct gen *g, json_t *o)
         return ERR_INVAL;
     g->n = (int)n;
     if (get_stop(c, g, o) || get_stop_ids(c, g, o) || get_bias(c, g, o) || get_allowed(c, g, o) ||
-        get_salt(c, g, o))
+        get_salt(c, g, o) || get_times(c, g, o))
         return ERR_INVAL;
     return refuse_unsupported(c, o) ? ERR_INVAL : structured_params(c, g, o);
 }

@@ -178,6 +178,8 @@ static const char *code_for(const char *param, const char *code)
                                       "repeat_penalty",
                                       "priority",
                                       "cache_salt",
+                                      "timeout",
+                                      "t_max_predict_ms",
                                       "include_stop_str_in_output",
                                       "add_special_tokens",
                                       "skip_special_tokens",

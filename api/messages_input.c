@@ -8,20 +8,11 @@ const char *const msg_fields[] = {"model", "messages", "system", "max_tokens", "
                                   "inference_geo", "container", "mcp_servers", "context_management",
                                   /* of this server's chat */
                                   "seed", "min_p", "priority", "cache_salt", "ignore_eos",
-                                  "min_tokens", "chat_template_kwargs", NULL};
-static const char *const same[] = {"model",
-                                   "stream",
-                                   "temperature",
-                                   "top_p",
-                                   "top_k",
-                                   "seed",
-                                   "min_p",
-                                   "priority",
-                                   "cache_salt",
-                                   "ignore_eos",
-                                   "chat_template_kwargs",
-                                   "min_tokens",
-                                   NULL};
+                                  "min_tokens", "chat_template_kwargs", "timeout", NULL};
+static const char *const same[] = {"model",      "stream",  "temperature", "top_p",
+                                   "top_k",      "seed",    "min_p",       "priority",
+                                   "cache_salt", "timeout", "ignore_eos",  "chat_template_kwargs",
+                                   "min_tokens", NULL};
 
 /* One message being taken apart. */
 struct piece {

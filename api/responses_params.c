@@ -13,7 +13,7 @@ const char *const resp_fields[] = {
     /* of this server's chat */
     "seed", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "stop",
     "min_tokens", "ignore_eos", "logit_bias", "priority", "cache_salt", "chat_template_kwargs",
-    NULL};
+    "timeout", NULL};
 /* Chat calls these the same. */
 static const char *const same[] = {"model",
                                    "stream",
@@ -32,6 +32,7 @@ static const char *const same[] = {"model",
                                    "logit_bias",
                                    "priority",
                                    "cache_salt",
+                                   "timeout",
                                    "chat_template_kwargs",
                                    NULL};
 
