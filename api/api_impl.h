@@ -47,6 +47,7 @@ struct api {
 /* Endpoints; each is the prepare function of a route. */
 int api_chat(struct api_call *c);
 int api_completions(struct api_call *c);
+int api_infill(struct api_call *c);
 int api_responses(struct api_call *c);
 int api_responses_count(struct api_call *c);
 int api_response_get(struct api_call *c);
@@ -117,6 +118,8 @@ struct api_model *api__get_model(struct api_call *c, json_t *o);
 /* The same for encoders, and for whatever has a tokenizer. */
 struct api_model *api__get_encoder(struct api_call *c, json_t *o);
 struct api_model *api__get_text_model(struct api_call *c, json_t *o);
+/* What has a tokenizer, if there is exactly one such. */
+const struct api_model *api__only_text(const struct api *a);
 /* The same for image models; the first of them when the request names none. */
 struct api_model *api__get_image_model(struct api_call *c, json_t *o);
 

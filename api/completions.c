@@ -1,6 +1,7 @@
 /* POST /v1/completions. */
 #include <stdlib.h>
 
+#include "api/fim.h"
 #include "api/gen.h"
 #include "engine/base/mem.h"
 
@@ -124,11 +125,22 @@ static int bad_prompt(struct api_call *c, const char *text)
     return api__bad(c, "prompt", "invalid_value", "Invalid 'prompt': %s", text);
 }
 
-static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, bool special)
+/* What a request says of its prompts. */
+struct comp {
+    bool special;
+    struct view suffix; /* empty: none */
+};
+
+static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, const struct comp *o)
 {
     struct gen_prompt *p = &g->prompt[i];
     const char *s = json_string_value(v);
     size_t n = json_string_length(v);
+    bool special = o->special;
+    if (o->suffix.len) {
+        struct fim f = {.prefix = {s, n}, .suffix = o->suffix, .special = special};
+        return fim_encode(c, g, &f, &p->ids);
+    }
     unsigned flags = TOK_SPECIAL | (special ? (unsigned)TOK_BOS_EOS : 0u);
     int rc = tok_encode(g->m->text->tok, s, n, flags, &p->ids);
     if (rc == ERR_NOMEM)
@@ -144,7 +156,20 @@ static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, bool
     return 0;
 }
 
-static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v)
+static int fill_ids(struct api_call *c, struct gen *g, struct gen_prompt *p, const struct comp *o)
+{
+    struct tok_ids ids = {0};
+    struct fim f = {.prefix_ids = &p->ids, .suffix = o->suffix};
+    if (fim_encode(c, g, &f, &ids)) {
+        tok_ids_free(&ids);
+        return ERR_INVAL;
+    }
+    tok_ids_free(&p->ids);
+    p->ids = ids;
+    return 0;
+}
+
+static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v, const struct comp *o)
 {
     struct gen_prompt *p = &g->prompt[i];
     size_t k;
@@ -163,6 +188,8 @@ static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v)
     }
     if (p->ids.n == 0)
         return bad_prompt(c, "an array of token ids is empty.");
+    if (o->suffix.len)
+        return fill_ids(c, g, p, o);
     if (g->echo) {
         struct buf b = {0};
         if (tok_decode(g->m->text->tok, p->ids.id, p->ids.n, true, &b) || buf_reserve(&b, 1)) {
@@ -175,11 +202,26 @@ static int prompt_ids(struct api_call *c, struct gen *g, int i, json_t *v)
     return 0;
 }
 
+/* A text behind the answer: of models that know how to fill a hole. */
+static int get_suffix(struct api_call *c, struct gen *g, json_t *o, struct comp *k)
+{
+    if (api__get_str(c, o, "suffix", &k->suffix))
+        return ERR_INVAL;
+    if (!k->suffix.len)
+        return 0;
+    if (fim_check(c, g, "suffix"))
+        return ERR_INVAL;
+    if (g->echo)
+        return api__bad(c, "echo", "unsupported_value", "'echo' is not allowed with 'suffix'.");
+    fim_stops(g);
+    return 0;
+}
+
 static int get_prompt(struct api_call *c, struct gen *g, json_t *o)
 {
     json_t *v = json_object_get(o, "prompt");
-    bool special = true;
-    if (api__get_bool(c, o, "add_special_tokens", &special))
+    struct comp k = {.special = true};
+    if (api__get_bool(c, o, "add_special_tokens", &k.special) || get_suffix(c, g, o, &k))
         return ERR_INVAL;
     if (!v || json_is_null(v))
         return api__bad(c, "prompt", "missing_required_parameter",
@@ -202,9 +244,9 @@ static int get_prompt(struct api_call *c, struct gen *g, json_t *o)
         json_t *x = list ? json_array_get(v, i) : v;
         int rc;
         if (json_is_string(x))
-            rc = prompt_text(c, g, (int)i, x, special);
+            rc = prompt_text(c, g, (int)i, x, &k);
         else if (json_is_array(x))
-            rc = prompt_ids(c, g, (int)i, x);
+            rc = prompt_ids(c, g, (int)i, x, &k);
         else
             rc = bad_prompt(c, "expected strings or arrays of token ids.");
         if (rc)
@@ -238,11 +280,6 @@ static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
     if (best > g->n)
         return api__bad(c, "best_of", "unsupported_value",
                         "'best_of' above 'n' is not supported by this server.");
-    json_t *suffix = json_object_get(o, "suffix");
-    if (suffix && !json_is_null(suffix) &&
-        !(json_is_string(suffix) && json_string_length(suffix) == 0))
-        return api__bad(c, "suffix", "unsupported_value",
-                        "'suffix' is not supported by this server.");
     g->n_top = (int)lp;
     if (g->echo && lp >= 0)
         g->prompt_logprobs = (int)lp;

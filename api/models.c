@@ -180,8 +180,7 @@ static int detokenize(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
-/* The text model, if there is exactly one. */
-static const struct api_model *only_text(const struct api *a)
+const struct api_model *api__only_text(const struct api *a)
 {
     const struct api_model *m = NULL;
     for (int i = 0; i < a->n_model; i++) {
@@ -202,7 +201,7 @@ static int with_model(struct api_call *c, int (*fn)(struct api_call *, struct ge
     if (!o)
         return ERR_INVAL;
     struct api_model *m = NULL;
-    const struct api_model *only = only_text(c->api);
+    const struct api_model *only = api__only_text(c->api);
     if (!json_object_get(o, "model") && only &&
         json_object_set_new(o, "model", json_string(only->name)))
         api__nomem(c);

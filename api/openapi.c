@@ -14,6 +14,7 @@ enum group {
     DETOK = 128,
     RESP = 256,
     MSG = 512,
+    INF = 1024,
 };
 
 #define NUM(lo, hi) "\"type\":[\"number\",\"null\"],\"minimum\":" #lo ",\"maximum\":" #hi ","
@@ -45,6 +46,7 @@ static const struct body {
 } bodies[] = {
     {"/v1/chat/completions", GEN | CHAT, "\"model\",\"messages\""},
     {"/v1/completions", GEN | COMP, "\"model\",\"prompt\""},
+    {"/infill", GEN | INF, ""},
     {"/v1/responses", RESP, "\"model\",\"input\""},
     {"/v1/responses/input_tokens", RESP, "\"model\",\"input\""},
     {"/v1/messages", MSG, "\"model\",\"messages\",\"max_tokens\""},

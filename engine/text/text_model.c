@@ -87,6 +87,7 @@ static int open_gguf(struct text_model *m, const char *path, struct err *e)
     rc = rc ? rc : get_text(g, "tokenizer.chat_template", NULL, &m->chat_template, e);
     rc = rc ? rc : get_context(m, g, e);
     rc = rc ? rc : tok_open_gguf(&m->tok, g, e);
+    rc = rc ? rc : text__find_fim(m, g, e);
     if (rc != 0) {
         err_prefix(e, "%s", path);
         return rc;

@@ -6,8 +6,18 @@
 
 #include "engine/text/tokenizer.h"
 
+/* Tokens by which a model is asked to fill the hole between two texts; -1: it has none. */
+struct text_fim {
+    int32_t prefix, suffix; /* before the text ahead of the hole, and behind it; both or neither */
+    int32_t middle;         /* what the hole's text follows; -1: nothing does */
+    int32_t repo, file;     /* before a repository's name, and a file's */
+    int32_t pad;
+    bool suffix_first; /* the suffix stands before the prefix */
+};
+
 struct text_model {
     struct tokenizer *tok;
+    struct text_fim fim;
     char *chat_template;                                 /* NULL if the file has none */
     char *bos_token, *eos_token, *unk_token, *pad_token; /* texts for templates; "" when absent */
     int32_t n_ctx_train;                                 /* tokens; 0 if the file does not say */

@@ -223,6 +223,7 @@ int text__open_hf(struct text_model *m, const char *dir, struct err *e)
     int rc = read_config(m, dir, e);
     rc = rc ? rc : load_json(dir, "tokenizer_config.json", &cfg, e);
     rc = rc ? rc : open_tokenizer(m, dir, e);
+    rc = rc ? rc : text__find_fim(m, NULL, e);
     rc = rc ? rc : read_template(m, dir, cfg, e);
     rc = rc ? rc : add_weights(m, dir, e);
     if (rc == 0 && read_tokens(m, cfg) != 0)

@@ -16,6 +16,7 @@ from daemon import Daemon, tiny_model  # noqa: E402
 TABLES = {
     "/v1/chat/completions": [("api/gen_params.c", "gen_fields"), ("api/chat.c", "known")],
     "/v1/completions": [("api/gen_params.c", "gen_fields"), ("api/completions.c", "known")],
+    "/infill": [("api/gen_params.c", "gen_fields"), ("api/infill.c", "known")],
     "/v1/responses": [("api/responses_params.c", "resp_fields")],
     "/v1/messages": [("api/messages_input.c", "msg_fields")],
     "/v1/embeddings": [("api/embed.c", "fields"), ("api/embeddings.c", "known")],
