@@ -136,13 +136,11 @@ static int prompt_text(struct api_call *c, struct gen *g, int i, json_t *v, cons
     struct gen_prompt *p = &g->prompt[i];
     const char *s = json_string_value(v);
     size_t n = json_string_length(v);
-    bool special = o->special;
     if (o->suffix.len) {
-        struct fim f = {.prefix = {s, n}, .suffix = o->suffix, .special = special};
+        struct fim f = {.prefix = {s, n}, .suffix = o->suffix, .special = o->special};
         return fim_encode(c, g, &f, &p->ids);
     }
-    unsigned flags = TOK_SPECIAL | (special ? (unsigned)TOK_BOS_EOS : 0u);
-    int rc = tok_encode(g->m->text->tok, s, n, flags, &p->ids);
+    int rc = gen_prompt_encode(g, (struct view){s, n}, o->special, &p->ids);
     if (rc == ERR_NOMEM)
         return api__nomem(c);
     if (rc)

@@ -26,6 +26,20 @@ struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_wr
     return g;
 }
 
+int gen_prompt_encode(const struct gen *g, struct view text, bool wrap, struct tok_ids *out)
+{
+    const struct tokenizer *t = g->m->text->tok;
+    size_t from = out->n;
+    unsigned flags = TOK_SPECIAL | (wrap ? (unsigned)TOK_BOS_EOS : 0u);
+    int rc = tok_encode(t, text.p, text.len, flags, out);
+    int32_t bos = tok_bos(t), *id = out->id + from;
+    if (rc || !wrap || !tok_adds_bos(t) || out->n - from < 2 || id[0] != bos || id[1] != bos)
+        return rc;
+    out->n--;
+    memmove(id, id + 1, (out->n - from) * sizeof *id);
+    return 0;
+}
+
 int gen_prompts_alloc(struct gen *g, int n_prompt)
 {
     g->prompt = mem_calloc((size_t)n_prompt, sizeof *g->prompt);

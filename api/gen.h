@@ -128,6 +128,9 @@ struct gen {
 int gen_params(struct api_call *c, struct gen *g, json_t *o);
 struct gen *gen_new(struct api_call *c, struct api_model *m, const struct gen_writer *w);
 int gen_prompts_alloc(struct gen *g, int n_prompt); /* 0 or ERR_NOMEM */
+/* Tokens of a prompt's text; `wrap`: with those that the model wants around it, once, whether or not the text has the first
+ * one already. As tok_encode. */
+int gen_prompt_encode(const struct gen *g, struct view text, bool wrap, struct tok_ids *out);
 /* Check lengths and build c->req[]: the call is ready to submit. */
 int gen_submit(struct api_call *c, struct gen *g);
 /* Prepare function of an endpoint: body, model, fields (`known` beside gen_fields), shared parameters, then

@@ -129,8 +129,7 @@ static int tokenize(struct api_call *c, struct gen *g, json_t *o)
         return api__bad(c, "prompt", "missing_required_parameter",
                         "Missing required parameter: 'prompt' (or 'messages').");
     } else {
-        unsigned flags = TOK_SPECIAL | (special ? (unsigned)TOK_BOS_EOS : 0u);
-        int rc = tok_encode(g->m->text->tok, text.p, text.len, flags, &g->prompt[0].ids);
+        int rc = gen_prompt_encode(g, text, special, &g->prompt[0].ids);
         if (rc)
             return rc == ERR_NOMEM ? api__nomem(c)
                                    : api__bad(c, "prompt", "invalid_value",
