@@ -1,6 +1,7 @@
 // The official OpenAI SDK for Node against a running daemon: node sdk.mjs BASE_URL. Prints "N passed, N failed".
 import OpenAI, { toFile } from "openai";
 import assert from "node:assert/strict";
+import { run } from "./run.mjs";
 
 const client = new OpenAI({ baseURL: process.argv[2], apiKey: "sk-test", maxRetries: 0 });
 const ask = { model: "smollm2-135m", temperature: 0, messages: [{ role: "user", content: "What is the capital of France?" }] };
@@ -40,7 +41,9 @@ const tests = {
   async models() {
     const ids = [];
     for await (const m of client.models.list()) ids.push(m.id);
-    assert.deepEqual(ids.sort(), ["smollm2-135m", "tiny-t2i"]);
+    assert.deepEqual(ids.sort(), ["smollm2-135m", "tiny-t2i", "vec"]);
+    assert.equal((await client.models.retrieve("vec")).object, "model");
+    await assert.rejects(client.models.retrieve("none"), (e) => e instanceof OpenAI.NotFoundError);
   },
   async errors() {
     await assert.rejects(client.chat.completions.create({ ...ask, top_p: 2 }), (e) => e instanceof OpenAI.BadRequestError && e.param === "top_p");
@@ -79,15 +82,4 @@ const tests = {
   },
 };
 
-let passed = 0, failed = 0;
-for (const [name, fn] of Object.entries(tests)) {
-  try {
-    await fn();
-    passed++;
-  } catch (e) {
-    failed++;
-    console.log(`${name}: ${e.stack}`);
-  }
-}
-console.log(`${passed} passed, ${failed} failed`);
-process.exit(failed ? 1 : 0);
+await run(tests);
