@@ -428,6 +428,14 @@ static int add_kwargs(struct chat_ctx *x, json_t *o, json_t *vars)
     if (!json_is_object(kw))
         return api__bad(x->c, "chat_template_kwargs", "invalid_type",
                         "Invalid type for 'chat_template_kwargs': expected an object.");
+    static const char *const own[] = {"chat_template", "tokenize"};
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (json_object_get(kw, own[i])) {
+            char param[64];
+            snprintf(param, sizeof param, "chat_template_kwargs.%s", own[i]);
+            return api__bad(x->c, param, "unsupported_value",
+                            "Invalid '%s': it is no variable of a template.", param);
+        }
     copy = guard_all(x, kw);
     int bad = !copy || json_object_update(vars, copy);
     json_decref(copy);
@@ -491,26 +499,38 @@ static int add_vars(struct chat_ctx *x, json_t *o, json_t *vars, bool generate)
     return bad ? api__nomem(x->c) : 0;
 }
 
-/* Cut after the last message's own text, so that the model goes on with it. */
-static int cut_final(struct chat_ctx *x, struct buf *text)
+/* The final message is to be continued: its end is marked by two separators, which nothing else has next to each other, and
+ * a space, by which it is seen whether the template trims. */
+static int mark_final(struct chat_ctx *x)
 {
     json_t *last = json_array_get(x->out, json_array_size(x->out) - 1);
+    struct buf b = {0};
     if (x->last_calls)
         return api__bad(x->c, "continue_final_message", "invalid_value",
                         "The final message ends in tool calls, so it cannot be continued.");
-    struct view v = {json_string_value(json_object_get(last, "content")),
-                     json_string_length(json_object_get(last, "content"))};
-    while (v.len && strchr(" \t\r\n", v.p[v.len - 1])) /* templates trim */
-        v.len--;
-    size_t at = SIZE_MAX, from = 0;
-    for (const char *p; v.len && (p = memmem(text->p + from, text->len - from, v.p, v.len));
-         from = at + 1)
+    buf_str(&b, json_string_value(json_object_get(last, "content")));
+    buf_fmt(&b, "%s%s ", x->sent, x->sent);
+    int bad = b.failed || json_object_set_new(last, "content", json_stringn(b.p, b.len));
+    buf_free(&b);
+    return bad ? api__nomem(x->c) : 0;
+}
+
+/* Cut the rendered text there, so that the model goes on with it. */
+static int cut_final(struct chat_ctx *x, struct buf *text)
+{
+    char tag[8];
+    size_t n = (size_t)snprintf(tag, sizeof tag, "%s%s", x->sent, x->sent), at = SIZE_MAX, from = 0;
+    for (const char *p; text->len && (p = memmem(text->p + from, text->len - from, tag, n));
+         from = at + n)
         at = (size_t)(p - text->p);
     if (at == SIZE_MAX)
         return api__bad(
             x->c, "continue_final_message", "invalid_value",
             "The final message does not appear in the rendered prompt, so it cannot be continued.");
-    text->len = at + v.len;
+    if (at + n >= text->len || text->p[at + n] != ' ')
+        while (at && strchr(" \t\r\n", text->p[at - 1])) /* so it trims before the mark, too */
+            at--;
+    text->len = at;
     return 0;
 }
 
@@ -633,6 +653,8 @@ int chat_prompt(struct api_call *c, struct gen *g, json_t *o)
         rc = pick_separator(&x);
     if (!rc)
         rc = messages(&x, o);
+    if (!rc && go_on)
+        rc = mark_final(&x);
     if (!rc)
         rc = add_vars(&x, o, vars, generate);
     if (!rc)

@@ -107,7 +107,9 @@ static void completion_choice(struct api_call *c, struct gen *g, int i)
     buf_json(b, buf_cstr(&ch->text), gen_text_end(ch));
     buf_str(b, ",\"logprobs\":");
     put_logprobs(b, g, ch, 0, gen_marks_end(ch));
-    buf_fmt(b, ",\"finish_reason\":\"%s\"}", gen_finish_name(ch->finish));
+    buf_fmt(b, ",\"finish_reason\":\"%s\"", gen_finish_name(ch->finish));
+    gen_prompt_logprobs(b, g, i / g->n);
+    buf_char(b, '}');
 }
 
 static const struct gen_writer writer = {
@@ -279,7 +281,8 @@ static int completion_limits(struct api_call *c, struct gen *g, json_t *o)
         return api__bad(c, "best_of", "unsupported_value",
                         "'best_of' above 'n' is not supported by this server.");
     g->n_top = (int)lp;
-    if (g->echo && lp >= 0)
+    g->echo_marks = g->echo && lp >= 0;
+    if (g->echo_marks && lp > g->prompt_logprobs)
         g->prompt_logprobs = (int)lp;
     return 0;
 }

@@ -64,6 +64,7 @@ void gen_free(struct api_call *c)
     for (int i = 0; i < g->n_prompt; i++) {
         tok_ids_free(&g->prompt[i].ids);
         free(g->prompt[i].echo);
+        free(g->prompt[i].lp);
     }
     for (int i = 0; i < g->n_stop; i++)
         free(g->stop[i]);
@@ -199,7 +200,7 @@ int gen_submit(struct api_call *c, struct gen *g)
         for (int k = 0; k < g->n; k++) {
             struct gen_choice *ch = &g->choice[i * g->n + k];
             detok_init(&ch->detok, g->m->text->tok, !g->skip_special);
-            ch->detok.started = g->continues && g->prompt_logprobs < 0;
+            ch->detok.started = g->continues && !g->echo_marks;
             ch->end = SIZE_MAX;
             if (g->w->event && gen_stream_open(c, g, i * g->n + k))
                 return api__nomem(c);
@@ -323,27 +324,6 @@ void gen_emit(struct api_call *c, struct gen *g, int i, size_t to, bool last)
     ch->mark_sent = marks;
 }
 
-/* Lay down one prompt token: its mark comes before the output's, its text (with echo) too. */
-static int prompt_mark(struct gen *g, int i, const struct sample_out *tok, bool first)
-{
-    struct gen_choice *ch = &g->choice[i];
-    const struct tokenizer *t = g->m->text->tok;
-    size_t before = ch->text.len;
-    if (g->echo) { /* markers that the client wrote are repeated; a bos that we added is not */
-        const char *echo = g->prompt[i / g->n].echo;
-        struct view bos = tok_bytes(t, tok_bos(t), true);
-        bool ours = first && tok->token == tok_bos(t) &&
-                    !(echo && bos.len && strncmp(echo, bos.p, bos.len) == 0);
-        bool shown = ch->detok.special;
-        ch->detok.special = !ours;
-        detok_push(&ch->detok, tok->token, &ch->text);
-        ch->detok.special = shown;
-    }
-    ch->stop_from = ch->text.len;
-    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = *tok, .no_logprob = first};
-    return ch->text.failed ? ERR_NOMEM : gen_mark_add(ch, m);
-}
-
 /* Before the first of anything of choice i. 0, or ERR_NOMEM with the call ended. */
 static int open_choice(struct api_call *c, struct gen *g, int i)
 {
@@ -354,9 +334,9 @@ static int open_choice(struct api_call *c, struct gen *g, int i)
     if (g->live && g->w->open)
         g->w->open(c, g, i);
     const struct gen_prompt *p = &g->prompt[i / g->n];
-    if (g->prompt_logprobs >= 0) { /* the first token has no log-probability, hence no event */
+    if (g->echo_marks) { /* the first token has no log-probability, hence no event */
         struct sample_out first = {.token = p->ids.id[0]};
-        if (prompt_mark(g, i, &first, true))
+        if (gen_prompt_mark(g, i, &first, true))
             return give_up(c, g);
     } else if (g->echo) {
         buf_str(&ch->text, p->echo);
@@ -469,11 +449,15 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
 
 static void on_prompt(struct api_call *c, struct gen *g, int req, const struct event *ev)
 {
+    if (g->show_prompt >= 0 && gen_prompt_keep(&g->prompt[req], &ev->tok)) {
+        give_up(c, g);
+        return;
+    }
     for (int k = 0; k < g->n; k++) {
         int i = req * g->n + k;
         if (open_choice(c, g, i))
             return;
-        if (prompt_mark(g, i, &ev->tok, false)) {
+        if (g->echo_marks && gen_prompt_mark(g, i, &ev->tok, false)) {
             give_up(c, g);
             return;
         }
@@ -511,6 +495,8 @@ static void end_all(struct api_call *c, struct gen *g)
         }
         buf_str(b, "],\"usage\":");
         gen_usage(b, g);
+        if (g->w->event) /* of a chat: there is one prompt */
+            gen_prompt_logprobs(b, g, 0);
         buf_str(b, "}\n");
     }
     c->done = true;

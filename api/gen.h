@@ -58,6 +58,8 @@ struct gen_prompt {
     char *echo; /* text to repeat, or NULL */
     int32_t n_cached, n_prompt;
     bool done;
+    struct sample_out *lp; /* [n_lp] of its tokens but the first, with show_prompt */
+    int32_t n_lp;
 };
 
 struct gen;
@@ -88,7 +90,9 @@ struct gen {
     int64_t max_tokens; /* -1 = what the context leaves */
     int64_t min_tokens, priority;
     int n_top;           /* -1 none */
-    int prompt_logprobs; /* -1 none */
+    int prompt_logprobs; /* asked of the scheduler; -1 none */
+    int show_prompt;     /* of them, those in a list of their own; -1 none */
+    bool echo_marks;     /* they come before the answer's */
     char *stop[GEN_STOP_MAX];
     size_t stop_len[GEN_STOP_MAX], stop_longest;
     int n_stop;
@@ -146,6 +150,13 @@ void gen_emit(struct api_call *c, struct gen *g, int i, size_t to, bool last);
 int gen_mark_add(struct gen_choice *ch, struct gen_mark m);
 /* Look for a stop string in what was added since `before`; true: the choice's end is set. */
 bool gen_stopped(struct gen *g, struct gen_choice *ch, size_t before);
+/* ---- gen_prompt.c ---- */
+/* Lay down one prompt token for echo: its mark and its text come before the output's. 0 or ERR_NOMEM. */
+int gen_prompt_mark(struct gen *g, int i, const struct sample_out *tok, bool first);
+/* Keep it for gen_prompt_logprobs. 0 or ERR_NOMEM. */
+int gen_prompt_keep(struct gen_prompt *p, const struct sample_out *tok);
+/* ,"prompt_logprobs":[...] of prompt i, as vLLM writes it; nothing where it was not asked for. */
+void gen_prompt_logprobs(struct buf *b, const struct gen *g, int i);
 /* ---- gen_stream.c: choices of chat-like endpoints. 0 or ERR_NOMEM ---- */
 int gen_stream_open(struct api_call *c, struct gen *g, int i);
 int gen_stream_token(struct gen *g, struct gen_choice *ch, const struct sample_out *tok);

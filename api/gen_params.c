@@ -299,6 +299,18 @@ static int get_times(struct api_call *c, struct gen *g, json_t *o)
     return 0;
 }
 
+static int get_prompt_logprobs(struct api_call *c, struct gen *g, json_t *o)
+{
+    int64_t n = -1;
+    if (api__get_int(c, o, "prompt_logprobs", RANGE_INT(0, SAMPLE_TOP_MAX), &n))
+        return ERR_INVAL;
+    if (n >= 0 && g->stream)
+        return api__bad(c, "prompt_logprobs", "unsupported_value",
+                        "'prompt_logprobs' is not allowed with 'stream'.");
+    g->prompt_logprobs = g->show_prompt = (int)n;
+    return 0;
+}
+
 /* Does a field's value ask for nothing? null, false, "", [] and {} do. */
 static bool asks_nothing(const json_t *v)
 {
@@ -311,14 +323,19 @@ static bool asks_nothing(const json_t *v)
  * the caller (user, metadata, store, ...) is accepted and ignored. */
 static int refuse_unsupported(struct api_call *c, json_t *o)
 {
-    static const char *const no[] = {"prompt_embeds",   "audio",
-                                     "prediction",      "web_search_options",
-                                     "documents",       "chat_template",
-                                     "use_beam_search", "truncate_prompt_tokens",
-                                     "bad_words",       "logits_processors",
-                                     "prompt_logprobs", NULL};
+    static const char *const no[] = {"prompt_embeds",
+                                     "audio",
+                                     "prediction",
+                                     "web_search_options",
+                                     "documents",
+                                     "chat_template",
+                                     "use_beam_search",
+                                     "truncate_prompt_tokens",
+                                     "bad_words",
+                                     "logits_processors",
+                                     NULL};
     for (int i = 0; no[i]; i++)
-        /* {} asks for a web search, and 0 prompt log-probabilities for the tokens' own */
+        /* {} asks for a web search */
         if (!asks_nothing(json_object_get(o, no[i])) ||
             (strcmp(no[i], "web_search_options") == 0 && json_is_object(json_object_get(o, no[i]))))
             return api__bad(c, no[i], "unsupported_parameter",
@@ -331,7 +348,7 @@ int gen_params(struct api_call *c, struct gen *g, json_t *o)
     int64_t n = 1;
     g->max_tokens = -1;
     g->n_top = -1;
-    g->prompt_logprobs = -1;
+    g->prompt_logprobs = g->show_prompt = -1;
     g->skip_special = true;
     if (get_stream(c, g, o) || get_numbers(c, g, o) || get_seed(c, g, o))
         return ERR_INVAL;
@@ -344,7 +361,7 @@ int gen_params(struct api_call *c, struct gen *g, json_t *o)
         return ERR_INVAL;
     g->n = (int)n;
     if (get_stop(c, g, o) || get_stop_ids(c, g, o) || get_bias(c, g, o) || get_allowed(c, g, o) ||
-        get_salt(c, g, o) || get_times(c, g, o))
+        get_salt(c, g, o) || get_times(c, g, o) || get_prompt_logprobs(c, g, o))
         return ERR_INVAL;
     return refuse_unsupported(c, o) ? ERR_INVAL : structured_params(c, g, o);
 }

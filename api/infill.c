@@ -155,6 +155,9 @@ static int parse(struct api_call *c, struct gen *g, json_t *o)
         return ERR_INVAL;
     if (g->n != 1)
         return api__bad(c, "n", "unsupported_value", "'n' is 1 at this endpoint.");
+    if (g->show_prompt >= 0)
+        return api__bad(c, "prompt_logprobs", "unsupported_value",
+                        "'prompt_logprobs' is not supported by this endpoint.");
     g->max_tokens = most >= 0 ? most : old;
     if (g->max_tokens == 0)
         g->max_tokens = 1; /* such clients warm the cache so */

@@ -31,6 +31,11 @@ static const struct {
                              "\"stream_options\":{\"include_usage\":true}}"},
     {"/v1/completions", "{\"model\":\"m\",\"prompt\":[\"ab\",\"c\"],\"echo\":true,\"logprobs\":1}"},
     {"/v1/completions", "{\"model\":\"m\",\"prompt\":[[5,6],[7]],\"echo\":true,\"stream\":true}"},
+    {"/v1/chat/completions",
+     "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
+     "\"content\":\"b\"}],\"continue_final_message\":true,\"prompt_logprobs\":1,\"timeout\":5}"},
+    {"/v1/completions",
+     "{\"model\":\"m\",\"prompt\":[\"ab\",\"c\"],\"prompt_logprobs\":2,\"t_max_predict_ms\":9}"},
     {"/tokenize", "{\"prompt\":\"some text\",\"return_token_strs\":true}"},
     {"/detokenize", "{\"tokens\":[5,6,7]}"},
 };
