@@ -14,10 +14,10 @@ struct null_device; /* scripted tokens instead of a model */
 
 /* Everything that follows from options and file before a device is opened.
  *
- *   gguf --> model.hp --> weight_plan (points into gguf; slots in model)
+ *   file --> model.hp --> weight_plan (points into file; slots in model)
  *                     \-> kv_desc, limits, memory                         */
 struct layout {
-    struct gguf *file;
+    struct ckpt *file;
     struct model model; /* hp, arch, be, layer slots */
     struct weight_plan *weights;
     struct kv_desc kv;
@@ -34,9 +34,9 @@ struct engine {
     float *logits; /* [max_logit_rows, n_vocab] copy with keep_logits, else NULL */
     int n_logit;   /* of the last step */
     struct null_device *null;
-    struct image_model *image; /* an image model: everything above but l.info is empty */
+    struct image_model *image;   /* an image model: everything above but l.info is empty */
     struct encode_model *encode; /* an encoder: the same */
-    struct err failed; /* code != 0: the device failed; sticky */
+    struct err failed;           /* code != 0: the device failed; sticky */
 };
 
 /* On failure l is empty. device "null" is refused: it has no layout. */
@@ -44,8 +44,8 @@ int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e);
 void eng__layout_close(struct layout *l);
 /* Limits of a step from options; ERR_INVAL names the option. */
 int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err *e);
-/* Open the file at o->path; a folder gets a clear answer. */
-int eng__file_open(struct gguf **out, const struct eng_opts *o, struct err *e);
+/* Open the file or folder at o->path. */
+int eng__file_open(struct ckpt **out, const struct eng_opts *o, struct err *e);
 
 /* Opens the file for its vocabulary, fills info and mem, closes it. */
 int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_memory *mem,

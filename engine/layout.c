@@ -3,24 +3,18 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
-#include "engine/load/kind.h"
 
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define LAYOUT_VERSION 1 /* raise when KV bytes of equal inputs change */
 
-int eng__file_open(struct gguf **out, const struct eng_opts *o, struct err *e)
+int eng__file_open(struct ckpt **out, const struct eng_opts *o, struct err *e)
 {
-    struct stat st;
     *out = NULL;
     if (!o->path || !o->path[0])
         return err_set(e, ERR_INVAL, "no model file is given");
-    if (!stat(o->path, &st) && S_ISDIR(st.st_mode))
-        return err_set(e, ERR_UNSUPPORTED, "%s is a folder; this build reads .gguf files", o->path);
-    int rc = model_file_gguf(o->path, e);
-    return rc ? rc : gguf_open(out, o->path, e);
+    return ckpt_open(out, o->path, e);
 }
 
 static int limit(int *out, const char *name, int value, int standard, int max, struct err *e)
@@ -44,29 +38,48 @@ int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err 
 static int arch_find(struct layout *l, struct err *e)
 {
     struct view name;
-    int rc = gguf_get_str(l->file, "general.architecture", &name, e);
-    if (rc == ERR_NOTFOUND)
-        return err_set(e, ERR_NOTFOUND, "key general.architecture is missing");
+    int rc = ckpt_arch(l->file, &name, e);
     if (rc)
         return rc;
-    l->model.arch = model_arch_find(name);
+    l->model.arch = model_arch_find(name, ckpt_is_hf(l->file));
     if (!l->model.arch)
         return err_set(e, ERR_UNSUPPORTED, "architecture \"%.*s\" is not known; known: %s",
                        (int)(name.len > 40 ? 40 : name.len), name.p, model_arch_list());
+    ckpt_prefix_set(l->file, l->model.arch->name);
     snprintf(l->info.arch, sizeof l->info.arch, "%s", l->model.arch->name);
     return 0;
+}
+
+static int hparams_read(struct layout *l, struct err *e)
+{
+    struct model_hp *hp = &l->model.hp;
+    int rc = l->model.arch->hparams(hp, l->file, e);
+    if (!rc)
+        model_layers_set(hp);
+    return rc;
 }
 
 static int weights_find(struct layout *l, struct err *e)
 {
     struct model *m = &l->model;
     m->layer = mem_calloc((size_t)m->hp.n_layer, sizeof *m->layer);
-    if (!m->layer)
+    m->kind = mem_calloc((size_t)m->hp.n_layer, sizeof *m->kind);
+    if (!m->layer || !m->kind)
         return err_set(e, ERR_NOMEM, "no memory for %d layers", m->hp.n_layer);
+    for (int i = 0; i < m->hp.n_layer; i++) {
+        const struct layer_hp *y = &m->hp.layer[i];
+        m->kind[i] = KIND_MIX(y->mixer) | KIND_FFN(y->ffn) | (unsigned)y->user * KIND_USER(0);
+        if (y->beside)
+            m->kind[i] |= KIND_MIX(y->beside);
+    }
     struct weight_table t = {.row = m->arch->weight,
                              .n_row = m->arch->n_weight,
                              .dim = m->hp.dim,
                              .n_layer = m->hp.n_layer,
+                             .kind = m->kind,
+                             .hf_layer = m->arch->hf_layer ? m->arch->hf_layer : "model.layers.%d.",
+                             .hf_ignore = m->arch->hf_ignore,
+                             .hp = &m->hp,
                              .global = m,
                              .layer = m->layer,
                              .layer_bytes = sizeof *m->layer};
@@ -94,12 +107,13 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     struct eng_memory *mem = &l->mem;
     struct kv_plan kv;
     size_t fixed;
-    l->kv = (struct kv_desc){
-        .n_layer = m->hp.n_layer, .n_kv_head = m->hp.n_kv_head, .head_dim = m->hp.head_dim};
+    l->kv = (struct kv_desc){.n_layer = model_kv_layers(&m->hp),
+                             .n_kv_head = m->hp.n_kv_head,
+                             .head_dim = m->hp.head_dim};
     int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv.dtype, e);
     if (rc)
         return rc;
-    mem->file = gguf_file_bytes(l->file);
+    mem->file = ckpt_file_bytes(l->file);
     mem->weights = weights_plan_bytes(l->weights, m->be, o->precision);
     mem->available = eng_memory_available("");
     if (m->be->memory) { /* weights, KV and activations live in the device's own */
@@ -139,8 +153,7 @@ static int layout_fill(struct layout *l, const struct eng_opts *o, struct err *e
     int rc = eng__limits_set(&l->info, o, e);
     if (rc || (rc = backend_find(o->device, &l->model.be, e)) ||
         (rc = eng__file_open(&l->file, o, e)) || (rc = arch_find(l, e)) ||
-        (rc = l->model.arch->hparams(&l->model.hp, l->file, e)) || (rc = weights_find(l, e)) ||
-        (rc = memory_set(l, o, e)))
+        (rc = hparams_read(l, e)) || (rc = weights_find(l, e)) || (rc = memory_set(l, o, e)))
         return rc;
     l->info.n_vocab = l->model.hp.n_vocab;
     l->info.weight_bytes = l->mem.weights;
@@ -158,6 +171,11 @@ int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
                                     .rope_factor = 1,
                                     .rope_beta_fast = 32,
                                     .rope_beta_slow = 1,
+                                    .rope_low_freq = 1,
+                                    .rope_high_freq = 4,
+                                    .norm_eps = -1, /* not read yet */
+                                    .residual_scale = 1,
+                                    .logit_scale = 1,
                                     .embd_scale = 1};
     int rc = layout_fill(l, o, e);
     if (rc)
@@ -168,7 +186,8 @@ int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
 void eng__layout_close(struct layout *l)
 {
     weights_plan_close(l->weights);
-    gguf_close(l->file);
+    ckpt_close(l->file);
     free(l->model.layer);
+    free(l->model.kind);
     *l = (struct layout){0};
 }

@@ -4,6 +4,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
+#include "engine/load/gguf.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -97,17 +98,21 @@ static int info_fill(const struct null_device *n, struct eng_info *info, struct 
 int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_memory *mem,
                    const struct eng_opts *o, struct err *e)
 {
-    struct gguf *g = NULL;
+    struct ckpt *file = NULL;
     struct null_device *n = mem_calloc(1, sizeof *n);
     *out = NULL;
     if (!n)
         return err_set(e, ERR_NOMEM, "no memory for the null device");
-    int rc = eng__file_open(&g, o, e);
+    int rc = eng__file_open(&file, o, e);
+    const struct gguf *g = rc ? NULL : ckpt_gguf(file);
+    if (!rc && !g)
+        rc = err_set(e, ERR_UNSUPPORTED, "%s: device null reads the vocabulary of GGUF files only",
+                     o->path);
     if (!rc)
         rc = vocab_read(n, g, e);
     if (!rc)
         rc = info_fill(n, info, mem, g, o, e);
-    gguf_close(g);
+    ckpt_close(file);
     if (rc) {
         free(n);
         return rc;

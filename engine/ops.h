@@ -45,8 +45,8 @@ struct backend_info {
 };
 
 /* A matrix [n_out, n_in] made of parts stacked along n_out (e.g. q, k, v). A part's rows lie as in the
- * file: rows of n_in values in `fmt`. The bytes must stay mapped while the weight is open: a backend may
- * use them in place. */
+ * file: rows of n_in values in `fmt`. The bytes must stay mapped while the weight is open if `rows` or
+ * backend.weights_in_place: they are then used in place. */
 struct weight_part {
     enum quant_fmt fmt;
     const void *data;
@@ -87,20 +87,24 @@ struct step_meta {
 /* ---- arguments of the ops; tensors are f32 [rows, cols] unless said otherwise. (mul): mul_dtype, the rounding that
  * the product behind it makes anyway, so a half-size tensor loses nothing ---- */
 
-/* dst[i,:] = scale * w[tok[i],:] */
+/* dst[i,:] = scale * w[tok[i],:], then + pos[pos[i],:] where there is such a table (learned positions) */
 struct op_embed {
     struct tensor dst; /* [n_row, n_embd] */
     const struct dev_weight *w;
     float scale;
+    const struct dev_weight *pos; /* NULL: none; positions stay below its rows */
 };
 
-/* If add.buf: x += add. Then dst = x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019).
+/* If add.buf: x += add. Then dst = x / sqrt(mean(x^2) + eps) * w (Zhang and Sennrich 2019); with `center` the layer norm
+ * of Ba et al. 2016: x less its mean first, + b. w.buf == 0: ones.
  * dst.buf == 0: only the addition. dst may be x itself when nothing is added. */
 struct op_rmsnorm {
     struct tensor dst;    /* [n, d] f32 or (mul) */
     struct tensor x, add; /* [n, d] */
-    struct tensor w;      /* f32 [d] */
+    struct tensor w;      /* f32 [d] or buf 0 */
+    struct tensor b;      /* f32 [d] or buf 0; with `center` only */
     float eps;
+    bool center;
 };
 
 /* dst = src * w^T + bias; bias.buf may be 0. */
@@ -148,12 +152,21 @@ struct op_attn {
     int layer;
 };
 
-enum act_kind { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF };
-/* dst = act(gate) * up */
+enum act_kind {
+    ACT_SILU,
+    ACT_GELU_TANH,
+    ACT_GELU_ERF,
+    ACT_RELU,
+    ACT_RELU2, /* max(0, x)^2 */
+    ACT_SWIGLU_OAI /* gate = min(gate, limit), up = clamp(up, -limit, limit): (up + 1) * gate * sigmoid(1.702 gate) */
+};
+/* dst = act(gate) * up; `single`: dst = act(gate), [n, d] */
 struct op_act_mul {
     struct tensor dst;     /* (mul) [n, d] */
-    struct tensor gate_up; /* [n, 2 d]: gate then up */
+    struct tensor gate_up; /* [n, 2 d]: gate then up; `single`: [n, d] */
     enum act_kind act;
+    bool single;
+    float limit; /* ACT_SWIGLU_OAI */
 };
 
 /* dst[i,:] = src[logit_row[i],:] */
@@ -176,6 +189,7 @@ struct op_kv_copy {
 };
 
 #include "engine/ops_image.h"
+#include "engine/ops_moe.h"
 #include "engine/ops_sample.h"
 
 /* One line per op: X(name) calls with `const struct op_<name> *`. */
@@ -183,7 +197,7 @@ struct op_kv_copy {
     X(embed)                                                                                       \
     X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
 
-#define BACKEND_ABI 3
+#define BACKEND_ABI 4
 struct backend {
     uint32_t abi; /* BACKEND_ABI */
     const char *name;
@@ -203,6 +217,8 @@ struct backend {
                        struct err *e);
     void (*weight_close)(struct dev *d, struct dev_weight *w);
     size_t (*weight_bytes)(const struct weight_desc *w, enum eng_precision p); /* of the packing */
+    bool
+        weights_in_place; /* it reads a weight's bytes after weight_open; others do for `rows` only */
 
     int (*kv_open)(struct dev *d, struct dev_kv **out, const struct kv_desc *k, struct err *e);
     void (*kv_close)(struct dev *d, struct dev_kv *kv);
@@ -221,6 +237,7 @@ struct backend {
 #define OPS_FIELD(name) int (*name)(struct dev * d, const struct op_##name *a);
     OPS_LIST(OPS_FIELD)
     OPS_IMAGE_LIST(OPS_FIELD)
+    OPS_MOE_LIST(OPS_FIELD) /* NULL in a backend that has none of them */
 #undef OPS_FIELD
 };
 

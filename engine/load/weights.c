@@ -2,22 +2,31 @@
 #include "engine/load/weights.h"
 #include "engine/base/mem.h"
 
+#include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define NAME_MAX_LEN 96
+#define NAME_MAX_LEN 128
 #define VEC_ALIGN    64 /* bytes; vectors start on cache lines */
+
+/* Rows of one file tensor. */
+struct piece {
+    struct ckpt_tensor t;
+    int64_t n_out;  /* rows wanted */
+    const char *at; /* the first of them, before any transposing */
+};
 
 /* One slot with its tensors. */
 struct bind {
-    char name[NAME_MAX_LEN]; /* of the first part */
-    const struct gguf_tensor *part[3];
-    int n_part;
-    unsigned flags;
+    char name[NAME_MAX_LEN]; /* of the first part, in the file */
+    const struct weight_row *row;
+    int piece, n_part; /* pieces [piece, piece + n_part * n_expert), an expert behind the other */
+    int n_expert;      /* 0: no WEIGHT_EXPERTS */
     int64_t n_in;
-    int64_t n_out;
+    int64_t n_out;   /* of all parts */
     bool multiplied; /* false: only read by row */
     size_t vec_off;  /* bytes in the vector buffer */
     void *slot;
@@ -25,159 +34,266 @@ struct bind {
 
 struct weight_plan {
     struct bind *item;
-    int n;
+    struct piece *piece;
+    int n, n_piece, n_piece_max;
     size_t vec_bytes;
     int64_t vec_max; /* longest vector, elements */
-    bool *claimed;   /* [gguf tensors] while the plan is made */
+    bool hf;
+    const struct model_hp *hp;
+    bool *claimed;              /* [tensors] while the plan is made */
+    char missing[NAME_MAX_LEN]; /* a name that was not there */
 };
 
 struct weight_set {
     const struct backend *be;
     struct dev *dev;
-    struct dev_weight **w;
-    int n;
+    struct dev_weight **w; /* slots of experts point into it */
+    void **own;            /* bytes that were made here and must stay; [n_own] */
+    int n, n_own;
     dev_buf vec;
 };
 
-static void shape_text(char *dst, size_t n, const struct gguf_tensor *t)
+static void shape_text(char *dst, size_t n, const struct ckpt_tensor *t)
 {
     size_t at = 0;
     dst[0] = 0;
-    for (int i = t->n_dim - 1; i >= 0 && at < n; i--) {
+    for (int i = 0; i < t->n_dim && at < n; i++) {
         int r = snprintf(dst + at, n - at, "%s%lld", at ? ", " : "", (long long)t->dim[i]);
         at += r > 0 ? (size_t)r : 0;
     }
 }
 
-static int shape_check(const struct gguf_tensor *t, bool vector, int64_t n_out, int64_t n_in,
-                       struct err *e)
+static int64_t n_values(const struct ckpt_tensor *t)
+{
+    return t->dim[0] * t->dim[1] * t->dim[2] * t->dim[3]; /* the readers checked it */
+}
+
+static int vector_check(const struct ckpt_tensor *t, const struct weight_row *r, int64_t n_out,
+                        struct err *e)
 {
     char have[96];
     shape_text(have, sizeof have, t);
-    int w = (int)(t->name.len > 64 ? 64 : t->name.len);
-    if (vector) {
-        if (t->n_dim != 1 || t->dim[0] != n_out)
-            return err_set(e, ERR_INVAL, "tensor %.*s has shape [%s], expected [%lld]", w,
-                           t->name.p, have, (long long)n_out);
-        if (t->fmt != QF_F32 && t->fmt != QF_F16 && t->fmt != QF_BF16)
-            return err_set(e, ERR_INVAL, "tensor %.*s: a vector must be F32, F16 or BF16, not %s",
-                           w, t->name.p, quant_format_get(t->fmt)->name);
-        return 0;
-    }
-    if (t->n_dim != 2 || t->dim[0] != n_in || t->dim[1] != n_out)
-        return err_set(e, ERR_INVAL, "tensor %.*s has shape [%s], expected [%lld, %lld]", w,
-                       t->name.p, have, (long long)n_out, (long long)n_in);
+    bool flat = r->flags & WEIGHT_FLAT;
+    if (flat ? n_values(t) != n_out : t->n_dim != 1 || t->dim[0] != n_out)
+        return err_set(e, ERR_INVAL, "tensor %.64s has shape [%s], expected [%lld]", t->name, have,
+                       (long long)n_out);
+    if (t->fmt != QF_F32 && t->fmt != QF_F16 && t->fmt != QF_BF16)
+        return err_set(e, ERR_INVAL, "tensor %.64s: a vector must be F32, F16 or BF16, not %s",
+                       t->name, quant_format_get(t->fmt)->name);
     return 0;
 }
 
-static const struct gguf_tensor *tensor_claim(struct weight_plan *p, const struct gguf *g,
-                                              const char *name)
+/* Of a whole matrix, or of all experts' in one tensor (n_expert > 0). */
+static int matrix_check(const struct ckpt_tensor *t, int64_t n_expert, int64_t n_out, int64_t n_in,
+                        bool turned, struct err *e)
 {
-    const struct gguf_tensor *t = gguf_tensor_find(g, name);
-    if (t)
-        p->claimed[t - gguf_tensor_at(g, 0)] = true;
-    return t;
+    char have[96], want[96];
+    struct ckpt_tensor w = {.n_dim = n_expert ? 3 : 2};
+    int at = 0;
+    if (n_expert)
+        w.dim[at++] = n_expert;
+    w.dim[at++] = turned ? n_in : n_out;
+    w.dim[at] = turned ? n_out : n_in;
+    shape_text(have, sizeof have, t);
+    shape_text(want, sizeof want, &w);
+    if (t->n_dim != w.n_dim || strcmp(have, want) != 0)
+        return err_set(e, ERR_INVAL, "tensor %.64s has shape [%s], expected [%s]", t->name, have,
+                       want);
+    if (turned && t->fmt != QF_F32 && t->fmt != QF_F16 && t->fmt != QF_BF16)
+        return err_set(e, ERR_UNSUPPORTED, "tensor %.64s: %s can't be transposed", t->name,
+                       quant_format_get(t->fmt)->name);
+    return 0;
 }
 
-static void part_name(char *dst, const struct weight_row *r, int layer, int part)
+/* The text before a layer's names, "%d" replaced by its number; its length. */
+static int layer_name(char *dst, const char *format, int layer)
 {
-    if (r->flags & WEIGHT_GLOBAL)
-        snprintf(dst, NAME_MAX_LEN, "%s", r->name[part]);
+    const char *d = strstr(format, "%d");
+    int n = (int)(d - format);
+    return snprintf(dst, NAME_MAX_LEN, "%.*s%d%s", n, format, layer, d + 2);
+}
+
+/* Name of a part; "{}" becomes the expert. */
+static void part_name(char *dst, const struct weight_plan *p, const struct weight_table *t,
+                      const struct weight_row *r, int layer, int part, int expert)
+{
+    const char *name = p->hf ? r->hf[part] : r->name[part], *brace = strstr(name, "{}");
+    int at = 0;
+    if (!(r->flags & WEIGHT_GLOBAL))
+        at = p->hf ? layer_name(dst, t->hf_layer, layer)
+                   : snprintf(dst, NAME_MAX_LEN, "blk.%d.", layer);
+    if (!brace)
+        snprintf(dst + at, NAME_MAX_LEN - (size_t)at, "%s", name);
     else
-        snprintf(dst, NAME_MAX_LEN, "blk.%d.%s", layer, r->name[part]);
+        snprintf(dst + at, NAME_MAX_LEN - (size_t)at, "%.*s%d%s", (int)(brace - name), name, expert,
+                 brace + 2);
 }
 
-/* Find and check the parts of one row; *found is false when an optional one is absent. */
-static int bind_row(struct weight_plan *p, const struct gguf *g, const struct weight_table *t,
-                    const struct weight_row *r, int layer, struct err *e)
+static int piece_add(struct weight_plan *p, const struct piece *x, struct err *e)
 {
-    struct bind b = {.flags = r->flags, .multiplied = true};
-    bool vector = r->flags & WEIGHT_VECTOR;
-    int n_want = 0, n_have = 0;
-    char missing[NAME_MAX_LEN] = "";
-    b.n_in = vector ? 0 : t->dim[r->n_in];
-    for (int i = 0; i < 3 && r->name[i]; i++, n_want++) {
+    if (p->n_piece == p->n_piece_max) {
+        size_t n = (size_t)p->n_piece_max * 2 + 256;
+        struct piece *q = mem_realloc(p->piece, n * sizeof *q);
+        if (!q)
+            return err_set(e, ERR_NOMEM, "no memory for the weight plan");
+        p->piece = q;
+        p->n_piece_max = (int)n;
+    }
+    p->piece[p->n_piece++] = *x;
+    return 0;
+}
+
+static int64_t part_rows(const struct weight_plan *p, const struct weight_table *t,
+                         const struct weight_row *r, int i)
+{
+    return t->dim[p->hf && r->hf_n_out[0] ? r->hf_n_out[i] : r->n_out[i]];
+}
+
+/* The parts of one matrix or vector (of one expert). */
+static int bind_parts(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
+                      struct bind *b, int layer, int expert, struct err *e)
+{
+    const struct weight_row *r = b->row;
+    const char *const *names = p->hf ? r->hf : r->name;
+    bool vector = r->flags & WEIGHT_VECTOR, turned = p->hf && (r->flags & WEIGHT_HF_T);
+    int n_have = 0, n_want = 0;
+    int64_t sum = 0;
+    for (int i = 0; i < 3 && names[i]; i++, n_want++) {
         char name[NAME_MAX_LEN];
-        part_name(name, r, layer, i);
-        if (i == 0)
-            memcpy(b.name, name, sizeof name);
-        const struct gguf_tensor *x = tensor_claim(p, g, name);
-        if (!x) {
-            memcpy(missing, name, sizeof name);
+        struct piece x = {.n_out = part_rows(p, t, r, i)};
+        part_name(name, p, t, r, layer, i, expert);
+        if (!ckpt_has(c, name)) {
+            memcpy(p->missing, name, sizeof name);
             continue;
         }
-        int rc = shape_check(x, vector, t->dim[r->n_out[i]], b.n_in, e);
+        int rc = ckpt_tensor(c, name, &x.t, e);
         if (rc)
             return rc;
-        b.part[n_have++] = x;
-        b.n_out += t->dim[r->n_out[i]];
+        if (i == 0 && expert <= 0)
+            snprintf(b->name, sizeof b->name, "%s", name);
+        p->claimed[x.t.index] = true;
+        bool all = b->n_expert && !strstr(names[i], "{}");
+        rc = vector ? vector_check(&x.t, r, x.n_out, e)
+                    : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in, turned, e);
+        x.at =
+            (const char *)x.t.data + (all ? x.t.bytes / (size_t)b->n_expert * (size_t)expert : 0);
+        if (rc || (rc = piece_add(p, &x, e)))
+            return rc;
+        sum += x.n_out;
+        n_have++;
     }
-    if (n_have == 0 && (r->flags & WEIGHT_OPTIONAL))
+    if (n_have < n_want && (n_have || !(r->flags & WEIGHT_OPTIONAL)))
+        return err_set(e, ERR_NOTFOUND, "tensor %s is missing", p->missing);
+    b->n_part = n_have;
+    b->n_out = sum;
+    return 0;
+}
+
+static int vector_place(struct weight_plan *p, struct bind *b, struct err *e)
+{
+    size_t bytes = (size_t)b->n_out * sizeof(float); /* the file holds them: no overflow */
+    b->vec_off = p->vec_bytes;
+    if (!ck_round_up(bytes, VEC_ALIGN, &bytes) || !ck_add(p->vec_bytes, bytes, &p->vec_bytes))
+        return err_set(e, ERR_INVAL, "tensor %s is too long", b->name);
+    p->vec_max = b->n_out > p->vec_max ? b->n_out : p->vec_max;
+    return 0;
+}
+
+/* Find and check the parts of one row; nothing is added when an optional one is absent. */
+static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
+                    const struct weight_row *r, int layer, struct err *e)
+{
+    bool vector = r->flags & WEIGHT_VECTOR;
+    struct bind b = {.row = r, .multiplied = true, .piece = p->n_piece};
+    if (!(p->hf ? r->hf : r->name)[0])
         return 0;
-    if (n_have < n_want)
-        return err_set(e, ERR_NOTFOUND, "tensor %s is missing", missing);
-    b.n_part = n_have;
+    b.n_in = vector ? 0 : t->dim[r->n_in];
+    b.n_expert = (r->flags & WEIGHT_EXPERTS) && !vector ? (int)t->dim[r->n_expert] : 0;
+    for (int x = 0; x < (b.n_expert ? b.n_expert : 1); x++) {
+        int rc = bind_parts(p, c, t, &b, layer, x, e);
+        if (rc)
+            return rc;
+        if (b.n_part == 0)
+            break;
+    }
+    if (b.n_part == 0)
+        return 0;
+    const char *tied_by = p->hf ? r->hf_tied_by : r->tied_by;
     if (r->flags & WEIGHT_ROWS)
-        b.multiplied =
-            (r->flags & WEIGHT_ROWS_TIED) && !(r->tied_by && gguf_tensor_find(g, r->tied_by));
+        b.multiplied = (r->flags & WEIGHT_ROWS_TIED) && !(tied_by && ckpt_has(c, tied_by));
     b.slot =
         (char *)((r->flags & WEIGHT_GLOBAL) ? t->global
                                             : (char *)t->layer + (size_t)layer * t->layer_bytes) +
         r->slot;
     if (vector) {
-        size_t bytes = (size_t)b.n_out * sizeof(float); /* the file holds them: no overflow */
-        b.vec_off = p->vec_bytes;
-        if (!ck_round_up(bytes, VEC_ALIGN, &bytes) || !ck_add(p->vec_bytes, bytes, &p->vec_bytes))
-            return err_set(e, ERR_INVAL, "tensor %s is too long", b.name);
-        p->vec_max = b.n_out > p->vec_max ? b.n_out : p->vec_max;
+        int rc = vector_place(p, &b, e);
+        if (rc)
+            return rc;
     }
     p->item[p->n++] = b;
     return 0;
 }
 
-/* A tensor that no row names would be a term left out of the sum: refuse it. */
-static int unclaimed_check(const struct weight_plan *p, const struct gguf *g, struct err *e)
+/* Whether a layer's tensor is of a layer behind the last: draft heads (multi-token prediction). */
+static bool is_extra_layer(const struct weight_plan *p, const struct weight_table *t,
+                           const char *name)
 {
-    for (size_t i = 0; i < gguf_n_tensor(g); i++) {
-        struct view n = gguf_tensor_at(g, i)->name;
-        if (p->claimed[i] || memmem(n.p, n.len, "rotary_emb.inv_freq", 19) ||
-            memmem(n.p, n.len, "attn_rot_embd", 13)) /* tables that follow from the metadata */
-            continue;
-        return err_set(e, ERR_UNSUPPORTED, "tensor %.*s is not known to this architecture",
-                       (int)(n.len > 96 ? 96 : n.len), n.p);
+    const char *at = strstr(name, p->hf ? ".layers." : "blk.");
+    return at && strtol(at + (p->hf ? 8 : 4), NULL, 10) >= t->n_layer;
+}
+
+/* A tensor that no row names would be a term left out of the sum: refuse it. */
+static int unclaimed_check(const struct weight_plan *p, const struct ckpt *c,
+                           const struct weight_table *t, struct err *e)
+{
+    /* Tables that follow from the metadata. */
+    static const char *const derived[] = {"rotary_emb.inv_freq", "attn_rot_embd", NULL};
+    for (size_t i = 0; i < ckpt_n_tensor(c); i++) {
+        const char *n = ckpt_tensor_name(c, i, NULL);
+        bool known = p->claimed[i] || is_extra_layer(p, t, n);
+        for (const char *const *d = derived; *d && !known; d++)
+            known = strstr(n, *d) != NULL;
+        for (const char *const *d = t->hf_ignore; p->hf && d && *d && !known; d++)
+            known = strstr(n, *d) != NULL;
+        if (!known)
+            return err_set(e, ERR_UNSUPPORTED, "tensor %.96s is not known to this architecture", n);
     }
     return 0;
 }
 
-static int plan_fill(struct weight_plan *p, const struct gguf *g, const struct weight_table *t,
+static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                      struct err *e)
 {
     size_t n = 0, n_layer = (size_t)t->n_layer;
     for (int i = 0; i < t->n_row; i++)
         n += (t->row[i].flags & WEIGHT_GLOBAL) ? 1 : n_layer;
     p->item = mem_calloc(n, sizeof *p->item);
-    p->claimed = mem_calloc(gguf_n_tensor(g) + 1, sizeof *p->claimed);
+    p->claimed = mem_calloc(ckpt_n_tensor(c) + 1, sizeof *p->claimed);
     if (!p->item || !p->claimed)
         return err_set(e, ERR_NOMEM, "no memory for the weight plan");
     for (int i = 0; i < t->n_row; i++) {
-        int times = (t->row[i].flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
+        const struct weight_row *r = &t->row[i];
+        int times = (r->flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
         for (int l = 0; l < times; l++) {
-            int rc = bind_row(p, g, t, &t->row[i], l, e);
+            bool has = !r->kind || !t->kind || (r->flags & WEIGHT_GLOBAL) || (t->kind[l] & r->kind);
+            int rc = has ? bind_row(p, c, t, r, l, e) : 0;
             if (rc)
                 return rc;
         }
     }
-    return unclaimed_check(p, g, e);
+    return unclaimed_check(p, c, t, e);
 }
 
-int weights_plan_open(struct weight_plan **out, const struct gguf *g, const struct weight_table *t,
+int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const struct weight_table *t,
                       struct err *e)
 {
     *out = NULL;
     struct weight_plan *p = mem_calloc(1, sizeof *p);
     if (!p)
         return err_set(e, ERR_NOMEM, "no memory for the weight plan");
-    int rc = plan_fill(p, g, t, e);
+    p->hf = ckpt_is_hf(c);
+    p->hp = t->hp;
+    int rc = plan_fill(p, c, t, e);
     free(p->claimed);
     p->claimed = NULL;
     if (rc) {
@@ -193,20 +309,23 @@ void weights_plan_close(struct weight_plan *p)
     if (!p)
         return;
     free(p->item);
+    free(p->piece);
     free(p->claimed);
     free(p);
 }
 
-static struct weight_desc bind_desc(const struct bind *b)
+/* The bytes of expert x (or of the matrix) as the file has them. */
+static struct weight_desc bind_desc(const struct weight_plan *p, const struct bind *b, int x)
 {
     struct weight_desc d = {.name = b->name,
                             .n_in = b->n_in,
                             .n_part = b->n_part,
-                            .rows = b->flags & WEIGHT_ROWS,
+                            .rows = b->row->flags & WEIGHT_ROWS,
                             .only_rows = !b->multiplied};
-    for (int i = 0; i < b->n_part; i++)
-        d.part[i] = (struct weight_part){
-            .fmt = b->part[i]->fmt, .data = b->part[i]->data, .n_out = b->part[i]->dim[1]};
+    for (int i = 0; i < b->n_part; i++) {
+        const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
+        d.part[i] = (struct weight_part){.fmt = q->t.fmt, .data = q->at, .n_out = q->n_out};
+    }
     return d;
 }
 
@@ -215,11 +334,13 @@ size_t weights_plan_bytes(const struct weight_plan *p, const struct backend *be,
 {
     size_t sum = p->vec_bytes;
     for (int i = 0; i < p->n; i++) {
-        if (p->item[i].flags & WEIGHT_VECTOR)
+        if (p->item[i].row->flags & WEIGHT_VECTOR)
             continue;
-        struct weight_desc d = bind_desc(&p->item[i]);
-        if (!ck_add(sum, be->weight_bytes(&d, precision), &sum))
-            return SIZE_MAX;
+        for (int x = 0; x < (p->item[i].n_expert ? p->item[i].n_expert : 1); x++) {
+            struct weight_desc d = bind_desc(p, &p->item[i], x);
+            if (!ck_add(sum, be->weight_bytes(&d, precision), &sum))
+                return SIZE_MAX;
+        }
     }
     return sum;
 }
@@ -235,13 +356,31 @@ static void pages_release(const void *data, size_t n)
         madvise((void *)from, to - from, MADV_DONTNEED);
 }
 
-static int vector_load(struct weight_set *s, const struct bind *b, float *tmp, struct err *e)
+/* What a folder's vector needs to mean what a GGUF file's does. */
+static void vector_convert(const struct weight_row *r, float *v, int64_t n)
+{
+    for (int64_t i = 0; i < n && (r->flags & WEIGHT_HF_PLUS_1); i++)
+        v[i] += 1;
+    for (int64_t i = 0; i < n && (r->flags & WEIGHT_HF_NEG_EXP); i++)
+        v[i] = -expf(v[i]);
+}
+
+static int vector_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
+                       float *tmp, struct err *e)
 {
     int64_t at = 0;
     for (int i = 0; i < b->n_part; i++) {
-        quant_format_get(b->part[i]->fmt)->decode(b->part[i]->data, tmp + at, b->part[i]->dim[0]);
-        at += b->part[i]->dim[0];
+        const struct piece *q = &p->piece[b->piece + i];
+        const struct quant_format *f = quant_format_get(q->t.fmt);
+        if (p->hf && b->row->hf_row)
+            for (int64_t k = 0; k < q->n_out; k++)
+                f->decode(q->at + b->row->hf_row(p->hp, i, k) * f->block_bytes, tmp + at + k, 1);
+        else
+            f->decode(q->at, tmp + at, q->n_out);
+        at += q->n_out;
     }
+    if (p->hf)
+        vector_convert(b->row, tmp, at);
     int rc = s->be->write(s->dev, s->vec, b->vec_off, tmp, (size_t)at * sizeof *tmp);
     if (rc)
         return err_set(e, rc, "tensor %s: %s", b->name, err_name(rc));
@@ -254,30 +393,95 @@ static int vector_load(struct weight_set *s, const struct bind *b, float *tmp, s
     return 0;
 }
 
-static int matrix_load(struct weight_set *s, const struct bind *b, struct err *e)
+/* Rows of a part in another order, or a transposed matrix, in memory of our own. */
+static int part_convert(const struct weight_plan *p, const struct bind *b, struct weight_desc *d,
+                        int i, struct err *e)
 {
-    struct weight_desc d = bind_desc(b);
-    int rc = s->be->weight_open(s->dev, &s->w[s->n], &d, e);
-    if (rc)
-        return rc;
-    *(struct dev_weight **)b->slot = s->w[s->n++];
-    for (int i = 0; i < b->n_part; i++)
-        pages_release(b->part[i]->data, b->part[i]->bytes);
+    const struct weight_row *r = b->row;
+    struct weight_part *w = &d->part[i];
+    const struct quant_format *f = quant_format_get(w->fmt);
+    size_t row, bytes;
+    if (!quant_row_bytes(f, d->n_in, &row) || !ck_mul(row, (size_t)w->n_out, &bytes))
+        return err_set(e, ERR_INVAL, "tensor %s: rows of %lld values", b->name, (long long)d->n_in);
+    char *own = mem_alloc(bytes);
+    if (!own)
+        return err_set(e, ERR_NOMEM, "tensor %s: no memory for %zu bytes", b->name, bytes);
+    const char *src = w->data;
+    size_t v = (size_t)f->block_bytes, n_in = (size_t)d->n_in, n_out = (size_t)w->n_out;
+    for (size_t o = 0; o < n_out; o++) {
+        size_t from = r->hf_row ? (size_t)r->hf_row(p->hp, i, (int64_t)o) : o;
+        if (!(r->flags & WEIGHT_HF_T))
+            memcpy(own + o * row, src + from * row, row);
+        else
+            for (size_t k = 0; k < n_in; k++)
+                memcpy(own + o * row + k * v, src + (k * n_out + from) * v, v);
+    }
+    w->data = own;
+    return 0;
+}
+
+/* One matrix. Bytes made here are given back when the backend has its own copy. */
+static int matrix_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
+                       int x, struct err *e)
+{
+    struct weight_desc d = bind_desc(p, b, x);
+    bool convert = p->hf && (b->row->hf_row || (b->row->flags & WEIGHT_HF_T));
+    bool keep = convert && (d.rows || s->be->weights_in_place);
+    int rc = 0, n_own = 0;
+    void *own[3] = {0};
+    for (int i = 0; convert && i < d.n_part && !rc; i++) {
+        rc = part_convert(p, b, &d, i, e);
+        if (!rc)
+            own[n_own++] = (void *)(uintptr_t)d.part[i].data;
+    }
+    if (!rc)
+        rc = s->be->weight_open(s->dev, &s->w[s->n], &d, e);
+    if (!rc)
+        s->n++;
+    for (int i = 0; i < n_own; i++) {
+        if (!rc && keep)
+            s->own[s->n_own++] = own[i];
+        else
+            free(own[i]);
+    }
+    for (int i = 0; !rc && i < b->n_part; i++) {
+        const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
+        size_t n_expert = b->n_expert && q->t.n_dim == 3 ? (size_t)b->n_expert : 1;
+        pages_release(q->at, q->t.bytes / n_expert);
+    }
+    return rc;
+}
+
+static int item_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
+                     float *tmp, struct err *e)
+{
+    if (b->row->flags & WEIGHT_VECTOR)
+        return vector_load(s, p, b, tmp, e);
+    struct dev_weight **first = &s->w[s->n];
+    for (int x = 0; x < (b->n_expert ? b->n_expert : 1); x++) {
+        int rc = matrix_load(s, p, b, x, e);
+        if (rc)
+            return rc;
+    }
+    if (b->n_expert)
+        *(struct dev_weight ***)b->slot = first;
+    else
+        *(struct dev_weight **)b->slot = *first;
     return 0;
 }
 
 static int set_fill(struct weight_set *s, const struct weight_plan *p, float **tmp, struct err *e)
 {
-    s->w = mem_calloc((size_t)p->n + 1, sizeof *s->w);
+    s->w = mem_calloc((size_t)p->n_piece + 1, sizeof *s->w);
+    s->own = mem_calloc((size_t)p->n_piece + 1, sizeof *s->own);
     *tmp = mem_calloc((size_t)p->vec_max + 1, sizeof **tmp);
-    if (!s->w || !*tmp)
+    if (!s->w || !s->own || !*tmp)
         return err_set(e, ERR_NOMEM, "no memory for the weight list");
     if (p->vec_bytes && s->be->buf_alloc(s->dev, p->vec_bytes, &s->vec))
         return err_set(e, ERR_NOMEM, "no device memory for %zu bytes of norms and biases",
                        p->vec_bytes);
     for (int i = 0; i < p->n; i++) {
-        const struct bind *b = &p->item[i];
-        int rc = (b->flags & WEIGHT_VECTOR) ? vector_load(s, b, *tmp, e) : matrix_load(s, b, e);
+        int rc = item_load(s, p, &p->item[i], *tmp, e);
         if (rc)
             return rc;
     }
@@ -312,6 +516,9 @@ void weights_close(struct weight_set *s)
         s->be->weight_close(s->dev, s->w[i]);
     if (s->vec)
         s->be->buf_free(s->dev, s->vec);
+    for (int i = 0; i < s->n_own; i++)
+        free(s->own[i]);
+    free(s->own);
     free(s->w);
     free(s);
 }

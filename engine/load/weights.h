@@ -6,7 +6,7 @@
 #ifndef ENGINE_LOAD_WEIGHTS_H
 #define ENGINE_LOAD_WEIGHTS_H
 
-#include "engine/load/gguf.h"
+#include "engine/load/ckpt.h"
 #include "engine/ops.h"
 
 enum weight_flag {
@@ -15,16 +15,34 @@ enum weight_flag {
     WEIGHT_ROWS = 4,      /* also read by row (embedding) */
     WEIGHT_ROWS_TIED = 8, /* with WEIGHT_ROWS: multiplied too when `tied_by` is absent */
     WEIGHT_GLOBAL = 16,   /* one in the model, not one a layer */
+    WEIGHT_FLAT = 32,     /* with WEIGHT_VECTOR: of any shape, n_out values in all */
+    WEIGHT_EXPERTS = 64,  /* a matrix an expert (a vector: [n_expert * n_out]), n_expert of them */
+    /* what a folder's values need to become those of a GGUF file; vectors only but for HF_T */
+    WEIGHT_HF_PLUS_1 = 128,  /* v + 1 */
+    WEIGHT_HF_NEG_EXP = 256, /* -exp(v) */
+    WEIGHT_HF_T = 512,       /* a matrix (or each expert's) stored as [n_in, n_out] */
 };
 
-/* The name of a layer's tensor is "blk.N." + name. */
+struct model_hp;
+
+/* Parts of one slot. Names in a GGUF file: a layer's is "blk.N." + name. Names in a folder (`hf`): a layer's is the
+ * table's hf_layer with N, + name; "{}" in it is the number of the expert, without it a tensor of WEIGHT_EXPERTS holds
+ * all of them, [n_expert, n_out, n_in]. A kind of file that `name` or `hf` has nothing for lacks the row. */
 struct weight_row {
     const char *name[3]; /* 1 to 3 parts, stacked along n_out; NULL ends */
     unsigned flags;
     int n_in;     /* index into weight_table.dim; matrices only */
     int n_out[3]; /* index into weight_table.dim */
     size_t slot;  /* offset of `struct dev_weight *` or `struct tensor` in the (layer) struct */
-    const char *tied_by; /* see WEIGHT_ROWS_TIED */
+    const char *tied_by; /* see WEIGHT_ROWS_TIED; a GGUF name */
+    const char *hf[3];
+    int hf_n_out
+        [3]; /* where the folder stacks otherwise (a fused product): the dims of hf; 0 = as n_out */
+    const char *hf_tied_by;
+    unsigned kind; /* layers that have it: those whose kind shares a bit; 0 = all */
+    int n_expert;  /* WEIGHT_EXPERTS: index into weight_table.dim */
+    /* Row of the folder's part for row i of the slot's part (heads interleaved otherwise, ...); NULL: the same. */
+    int64_t (*hf_row)(const struct model_hp *hp, int part, int64_t i);
 };
 
 struct weight_table {
@@ -32,15 +50,20 @@ struct weight_table {
     int n_row;
     const int64_t *dim; /* dimension values, by the model's own indices */
     int n_layer;
-    void *global; /* base of WEIGHT_GLOBAL slots */
-    void *layer;  /* base of layer slots: n_layer structs of layer_bytes */
+    const unsigned *kind; /* [n_layer] bits, see weight_row.kind; NULL = all bits */
+    void *global;         /* base of WEIGHT_GLOBAL slots */
+    void *layer;          /* base of layer slots: n_layer structs of layer_bytes */
     size_t layer_bytes;
+    const char *hf_layer; /* "model.layers.%d." */
+    const char *const
+        *hf_ignore; /* parts of names that are no weights of this model; NULL ends; may be NULL */
+    const struct model_hp *hp; /* for hf_row */
 };
 
-struct weight_plan; /* every tensor found and checked; points into the gguf */
+struct weight_plan; /* every tensor found and checked; points into the checkpoint */
 /* ERR_NOTFOUND: a tensor is missing; ERR_INVAL: wrong shape (text has both) or format; ERR_UNSUPPORTED:
  * a tensor that the model does not know. */
-int weights_plan_open(struct weight_plan **out, const struct gguf *g, const struct weight_table *t,
+int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const struct weight_table *t,
                       struct err *e);
 void weights_plan_close(struct weight_plan *p); /* NULL is fine */
 /* Bytes after packing by this backend, vectors included. */

@@ -1,66 +1,77 @@
-/* Gemma 3, text (Gemma Team 2025): scaled embeddings, norms before and after each block (the file holds
- * 1 + w), head norms, five layers with a sliding window to one without, GELU, tied output. */
-#include "engine/models/model.h"
+/* Gemma 3, text (Gemma Team 2025): scaled embeddings, norms before and after each block (a GGUF file holds
+ * 1 + w, a folder w), head norms, five layers with a sliding window to one without, GELU, tied output. */
+#include "engine/models/rows.h"
 
 #include <math.h>
-#include <stddef.h>
-
-#define LAYER(f) offsetof(struct model_layer, f)
-#define MODEL(f) offsetof(struct model, f)
 
 #define LAYERS_27B 62
 
 static const struct weight_row weights[] = {
-    {{"token_embd.weight"},
-     WEIGHT_GLOBAL | WEIGHT_ROWS | WEIGHT_ROWS_TIED,
-     DIM_EMBD,
-     {DIM_VOCAB},
-     MODEL(embd),
-     "output.weight"},
-    {{"output_norm.weight"}, WEIGHT_GLOBAL | WEIGHT_VECTOR, 0, {DIM_EMBD}, MODEL(out_norm), NULL},
-    {{"output.weight"}, WEIGHT_GLOBAL | WEIGHT_OPTIONAL, DIM_EMBD, {DIM_VOCAB}, MODEL(head), NULL},
-    {{"attn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(attn_norm), NULL},
-    {{"attn_q.weight", "attn_k.weight", "attn_v.weight"},
-     0,
-     DIM_EMBD,
-     {DIM_Q, DIM_KV, DIM_KV},
-     LAYER(qkv),
-     NULL},
-    {{"attn_q_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_HEAD}, LAYER(q_norm), NULL},
-    {{"attn_k_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_HEAD}, LAYER(k_norm), NULL},
-    {{"attn_output.weight"}, 0, DIM_Q, {DIM_EMBD}, LAYER(attn_out), NULL},
-    {{"post_attention_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(attn_post_norm), NULL},
-    {{"ffn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(ffn_norm), NULL},
-    {{"ffn_gate.weight", "ffn_up.weight"}, 0, DIM_EMBD, {DIM_FF, DIM_FF}, LAYER(gate_up), NULL},
-    {{"ffn_down.weight"}, 0, DIM_FF, {DIM_EMBD}, LAYER(down), NULL},
-    {{"post_ffw_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(ffn_post_norm), NULL},
+    ROW_EMBD,
+    ROW_OUT_NORM(WEIGHT_HF_PLUS_1),
+    ROW_HEAD,
+    ROW_NORM(attn_norm, "attn_norm", "input_layernorm", WEIGHT_HF_PLUS_1),
+    ROW_QKV,
+    ROW_Q_NORM(WEIGHT_HF_PLUS_1),
+    ROW_K_NORM(WEIGHT_HF_PLUS_1),
+    ROW_ATTN_OUT,
+    ROW_NORM(attn_post_norm, "post_attention_norm", "post_attention_layernorm", WEIGHT_HF_PLUS_1),
+    ROW_NORM(ffn_norm, "ffn_norm", "pre_feedforward_layernorm", WEIGHT_HF_PLUS_1),
+    ROW_GATE_UP,
+    ROW_DOWN,
+    ROW_NORM(ffn_post_norm, "post_ffw_norm", "post_feedforward_layernorm", WEIGHT_HF_PLUS_1),
 };
 
 static const struct hp_row keys[] = {
-    {"attention.sliding_window", HP_INT, false, offsetof(struct model_hp, window), 1, 1 << 26},
-    {"rope.freq_base_swa", HP_FLOAT, true, offsetof(struct model_hp, rope_base_local), 1, 1e12},
+    {"attention.sliding_window", "sliding_window", HP_INT, false, offsetof(struct model_hp, window),
+     1, 1 << 26},
+    {"rope.freq_base_swa", "rope_local_base_freq|rope_parameters.sliding_attention.rope_theta",
+     HP_FLOAT, true, offsetof(struct model_hp, rope_base_local), 1, 1e12},
 };
 
-static int hparams(struct model_hp *hp, const struct gguf *g, struct err *e)
+static bool layer_type(struct layer_hp *l, struct view type)
 {
+    l->local = view_is(type, "sliding_attention");
+    return l->local || view_is(type, "full_attention");
+}
+
+static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    double scalar = 0;
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_GELU_TANH;
     hp->rope_base = 1e6f;
     hp->rope_base_local = 1e4f;
-    hp->window_period = 6; /* files do not say */
-    int rc = model_hp_common(hp, g, "gemma3", e);
-    if (rc || (rc = model_hp_read(hp, g, "gemma3", keys, sizeof keys / sizeof *keys, e)))
+    int rc = model_hp_common(hp, c, e);
+    if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
         return rc;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].local = (i + 1) % 6 != 0; /* GGUF files do not say */
+    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].window = hp->layer[i].local ? hp->window : 0;
     hp->embd_scale = sqrtf((float)hp->n_embd);
-    if (hp->n_layer == LAYERS_27B) /* only this size scales by n_embd / n_head; no key tells */
+    if (!ckpt_is_hf(c) &&
+        hp->n_layer == LAYERS_27B) /* only this size scales otherwise; no key tells */
         hp->attn_scale = 1 / sqrtf((float)hp->n_embd / (float)hp->n_head);
+    rc = ckpt_num(c, NULL, "query_pre_attn_scalar", &scalar, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    if (scalar > 0)
+        hp->attn_scale = (float)(1 / sqrt(scalar));
     return 0;
 }
 
+/* The text model of the larger ones is served; pictures are refused by name before. */
+static const char *const ignore[] = {"vision_tower.", "multi_modal_projector.", NULL};
+
 const struct model_arch model_gemma3 = {
     .name = "gemma3",
+    .hf = "Gemma3ForCausalLM|Gemma3ForConditionalGeneration",
+    .hf_ignore = ignore,
     .hparams = hparams,
-    .weight = weights,
-    .n_weight = sizeof weights / sizeof *weights,
+    ROWS(weights),
     .forward = model_forward_decoder,
 };

@@ -1,70 +1,53 @@
-/* Llama family as GGUF stores it (Touvron et al. 2023; Llama 3 scaling by rope_freqs.weight): rotation
- * by interleaved pairs, q and k rows permuted to match; also Mistral, SmolLM2 and others of the shape. */
-#include "engine/models/model.h"
-
-#include <stddef.h>
-
-#define LAYER(f) offsetof(struct model_layer, f)
-#define MODEL(f) offsetof(struct model, f)
+/* Llama family (Touvron et al. 2023): also Mistral (Jiang et al. 2023, sliding window), SmolLM2 and others of the shape.
+ * A GGUF file rotates interleaved pairs, its q and k rows permuted to match (Llama 3's scaling is in
+ * rope_freqs.weight); a folder rotates halves. */
+#include "engine/models/rows.h"
 
 static const struct weight_row weights[] = {
-    {{"token_embd.weight"},
-     WEIGHT_GLOBAL | WEIGHT_ROWS | WEIGHT_ROWS_TIED,
-     DIM_EMBD,
-     {DIM_VOCAB},
-     MODEL(embd),
-     "output.weight"},
-    {{"output_norm.weight"}, WEIGHT_GLOBAL | WEIGHT_VECTOR, 0, {DIM_EMBD}, MODEL(out_norm), NULL},
-    {{"output.weight"}, WEIGHT_GLOBAL | WEIGHT_OPTIONAL, DIM_EMBD, {DIM_VOCAB}, MODEL(head), NULL},
-    {{"rope_freqs.weight"},
-     WEIGHT_GLOBAL | WEIGHT_VECTOR | WEIGHT_OPTIONAL,
-     0,
-     {DIM_ROPE},
-     MODEL(rope_factors),
-     NULL},
-    {{"attn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(attn_norm), NULL},
-    {{"attn_q.weight", "attn_k.weight", "attn_v.weight"},
-     0,
-     DIM_EMBD,
-     {DIM_Q, DIM_KV, DIM_KV},
-     LAYER(qkv),
-     NULL},
-    {{"attn_q.bias", "attn_k.bias", "attn_v.bias"},
-     WEIGHT_VECTOR | WEIGHT_OPTIONAL,
-     0,
-     {DIM_Q, DIM_KV, DIM_KV},
-     LAYER(qkv_bias),
-     NULL},
-    {{"attn_output.weight"}, 0, DIM_Q, {DIM_EMBD}, LAYER(attn_out), NULL},
-    {{"attn_output.bias"},
-     WEIGHT_VECTOR | WEIGHT_OPTIONAL,
-     0,
-     {DIM_EMBD},
-     LAYER(attn_out_bias),
-     NULL},
-    {{"ffn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(ffn_norm), NULL},
-    {{"ffn_gate.weight", "ffn_up.weight"}, 0, DIM_EMBD, {DIM_FF, DIM_FF}, LAYER(gate_up), NULL},
-    {{"ffn_gate.bias", "ffn_up.bias"},
-     WEIGHT_VECTOR | WEIGHT_OPTIONAL,
-     0,
-     {DIM_FF, DIM_FF},
-     LAYER(gate_up_bias),
-     NULL},
-    {{"ffn_down.weight"}, 0, DIM_FF, {DIM_EMBD}, LAYER(down), NULL},
-    {{"ffn_down.bias"}, WEIGHT_VECTOR | WEIGHT_OPTIONAL, 0, {DIM_EMBD}, LAYER(down_bias), NULL},
+    ROW_EMBD,
+    ROW_OUT_NORM(0),
+    ROW_HEAD,
+    {.name = {"rope_freqs.weight"},
+     .flags = WEIGHT_GLOBAL | WEIGHT_VECTOR | WEIGHT_OPTIONAL,
+     .n_out = {DIM_ROPE},
+     .slot = MODEL(rope_factors)},
+    ROW_ATTN_NORM,
+    ROW_QKV,
+    ROW_QKV_BIAS(WEIGHT_OPTIONAL),
+    ROW_ATTN_OUT,
+    ROW_ATTN_OUT_BIAS(WEIGHT_OPTIONAL),
+    ROW_FFN_NORM,
+    ROW_GATE_UP,
+    ROW_GATE_UP_BIAS,
+    ROW_DOWN,
+    ROW_DOWN_BIAS,
 };
 
-static int hparams(struct model_hp *hp, const struct gguf *g, struct err *e)
+static const struct hp_row keys[] = {
+    {"attention.sliding_window", "sliding_window", HP_INT, true, offsetof(struct model_hp, window),
+     0, 1 << 26},
+};
+
+static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
-    hp->rope_style = ROPE_NORM;
+    hp->rope_style = ckpt_is_hf(c) ? ROPE_NEOX : ROPE_NORM;
     hp->act = ACT_SILU;
-    return model_hp_common(hp, g, "llama", e);
+    int rc = model_hp_common(hp, c, e);
+    if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)) ||
+        (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
+        return rc;
+    if (hp->moe.n_expert > 0)
+        return err_set(e, ERR_UNSUPPORTED, "llama.expert_count is %d: not read here",
+                       hp->moe.n_expert);
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].window = hp->window;
+    return 0;
 }
 
 const struct model_arch model_llama = {
     .name = "llama",
+    .hf = "LlamaForCausalLM|MistralForCausalLM",
     .hparams = hparams,
-    .weight = weights,
-    .n_weight = sizeof weights / sizeof *weights,
+    ROWS(weights),
     .forward = model_forward_decoder,
 };

@@ -1,50 +1,22 @@
 /* Qwen2 and Qwen2.5 (Yang et al. 2024): as Llama, with biases on q, k and v, and rotation by halves. */
-#include "engine/models/model.h"
-
-#include <stddef.h>
-
-#define LAYER(f) offsetof(struct model_layer, f)
-#define MODEL(f) offsetof(struct model, f)
+#include "engine/models/rows.h"
 
 static const struct weight_row weights[] = {
-    {{"token_embd.weight"},
-     WEIGHT_GLOBAL | WEIGHT_ROWS | WEIGHT_ROWS_TIED,
-     DIM_EMBD,
-     {DIM_VOCAB},
-     MODEL(embd),
-     "output.weight"},
-    {{"output_norm.weight"}, WEIGHT_GLOBAL | WEIGHT_VECTOR, 0, {DIM_EMBD}, MODEL(out_norm), NULL},
-    {{"output.weight"}, WEIGHT_GLOBAL | WEIGHT_OPTIONAL, DIM_EMBD, {DIM_VOCAB}, MODEL(head), NULL},
-    {{"attn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(attn_norm), NULL},
-    {{"attn_q.weight", "attn_k.weight", "attn_v.weight"},
-     0,
-     DIM_EMBD,
-     {DIM_Q, DIM_KV, DIM_KV},
-     LAYER(qkv),
-     NULL},
-    {{"attn_q.bias", "attn_k.bias", "attn_v.bias"},
-     WEIGHT_VECTOR,
-     0,
-     {DIM_Q, DIM_KV, DIM_KV},
-     LAYER(qkv_bias),
-     NULL},
-    {{"attn_output.weight"}, 0, DIM_Q, {DIM_EMBD}, LAYER(attn_out), NULL},
-    {{"ffn_norm.weight"}, WEIGHT_VECTOR, 0, {DIM_EMBD}, LAYER(ffn_norm), NULL},
-    {{"ffn_gate.weight", "ffn_up.weight"}, 0, DIM_EMBD, {DIM_FF, DIM_FF}, LAYER(gate_up), NULL},
-    {{"ffn_down.weight"}, 0, DIM_FF, {DIM_EMBD}, LAYER(down), NULL},
+    ROW_EMBD,        ROW_OUT_NORM(0), ROW_HEAD,     ROW_ATTN_NORM, ROW_QKV,
+    ROW_QKV_BIAS(0), ROW_ATTN_OUT,    ROW_FFN_NORM, ROW_GATE_UP,   ROW_DOWN,
 };
 
-static int hparams(struct model_hp *hp, const struct gguf *g, struct err *e)
+static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_SILU;
-    return model_hp_common(hp, g, "qwen2", e);
+    return model_hp_common(hp, c, e);
 }
 
 const struct model_arch model_qwen2 = {
     .name = "qwen2",
+    .hf = "Qwen2ForCausalLM",
     .hparams = hparams,
-    .weight = weights,
-    .n_weight = sizeof weights / sizeof *weights,
+    ROWS(weights),
     .forward = model_forward_decoder,
 };

@@ -27,6 +27,17 @@ static void yarn_apply(struct model_hp *hp, double *f)
         hp->attn_factor *= hp->rope_attn_factor;
 }
 
+/* Frequencies that turn seldom in the original context are divided, fast ones kept, a ramp between (Llama 3). */
+static void llama3_apply(const struct model_hp *hp, double *f)
+{
+    double lo = (double)hp->rope_low_freq, hi = (double)hp->rope_high_freq;
+    for (int i = 0; i < hp->n_rot / 2; i++) {
+        double turns = hp->rope_ctx_orig * f[i] / (2 * M_PI);
+        double keep = fmin(fmax((turns - lo) / (hi - lo), 0), 1);
+        f[i] = keep * f[i] + (1 - keep) * f[i] / (double)hp->rope_factor;
+    }
+}
+
 void model_rope_freqs(struct model_hp *hp, float *inv_freq)
 {
     double f[512]; /* n_rot <= 1024: model_hp_common */
@@ -39,6 +50,8 @@ void model_rope_freqs(struct model_hp *hp, float *inv_freq)
             f[i] /= (double)hp->rope_factor;
     if (hp->rope_scaling == ROPE_SCALING_YARN)
         yarn_apply(hp, f);
+    if (hp->rope_scaling == ROPE_SCALING_LLAMA3)
+        llama3_apply(hp, f);
     for (int i = 0; i < n; i++)
         inv_freq[i] = (float)f[i];
 }

@@ -4,41 +4,55 @@
 
 #define WORK_ALIGN 128 /* bytes */
 
-/* Append [rows, cols]; false on overflow. */
-static bool place(struct tensor *t, size_t *at, enum dtype d, int64_t rows, int64_t cols)
+void model_work_place(struct work_plan *p, struct tensor *t, enum dtype d, int64_t rows,
+                      int64_t cols)
 {
     size_t bytes;
-    *t = tensor_2d(d, 0, *at, rows, cols);
-    return ck_mul((size_t)rows, (size_t)cols, &bytes) && ck_mul(bytes, dtype_bytes(d), &bytes) &&
-           ck_round_up(bytes, WORK_ALIGN, &bytes) && ck_add(*at, bytes, at);
+    *t = tensor_2d(d, 0, p->at, rows, cols);
+    if (p->n == (int)(sizeof p->t / sizeof *p->t) || !ck_mul((size_t)rows, (size_t)cols, &bytes) ||
+        !ck_mul(bytes, dtype_bytes(d), &bytes) || !ck_round_up(bytes, WORK_ALIGN, &bytes) ||
+        !ck_add(p->at, bytes, &p->at))
+        p->bad = true;
+    else
+        p->t[p->n++] = t;
+}
+
+static void common_place(struct work_plan *p, struct model_work *w, const struct model_hp *hp)
+{
+    const int64_t *dim = hp->dim, n = p->n_row, l = p->n_logit;
+    model_work_place(p, &w->x, DT_F32, n, dim[DIM_EMBD]);
+    model_work_place(p, &w->h, p->mul, n, dim[DIM_EMBD]);
+    model_work_place(p, &w->d, DT_F32, n, dim[DIM_EMBD]);
+    model_work_place(p, &w->qkv, DT_F32, n, dim[DIM_Q] + 2 * dim[DIM_KV]);
+    model_work_place(p, &w->att, p->mul, n, dim[DIM_Q]);
+    model_work_place(p, &w->gate_up, DT_F32, n, 2 * dim[DIM_FF]);
+    model_work_place(p, &w->ff, p->mul, n, dim[DIM_FF]);
+    model_work_place(p, &w->xl, DT_F32, l, dim[DIM_EMBD]);
+    model_work_place(p, &w->al, p->mul, l, dim[DIM_Q]);
+    model_work_place(p, &w->logits, DT_F32, l, dim[DIM_VOCAB]);
+    if (hp->parallel) {
+        model_work_place(p, &w->d2, DT_F32, n, dim[DIM_EMBD]);
+        model_work_place(p, &w->h2, p->mul, n, dim[DIM_EMBD]);
+        model_work_place(p, &w->hl, p->mul, l, dim[DIM_EMBD]);
+    }
+    model_moe_work(hp, w, p);
 }
 
 int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,
                     struct err *e)
 {
     struct model_work *w = &m->work;
-    const int64_t *dim = m->hp.dim;
-    int64_t n = max_rows, l = max_logit_rows;
-    size_t at = 0;
-    bool ok =
-        place(&w->x, &at, DT_F32, n, dim[DIM_EMBD]) && place(&w->h, &at, mul, n, dim[DIM_EMBD]) &&
-        place(&w->d, &at, DT_F32, n, dim[DIM_EMBD]) &&
-        place(&w->qkv, &at, DT_F32, n, dim[DIM_Q] + 2 * dim[DIM_KV]) &&
-        place(&w->att, &at, mul, n, dim[DIM_Q]) &&
-        place(&w->gate_up, &at, DT_F32, n, 2 * dim[DIM_FF]) &&
-        place(&w->ff, &at, mul, n, dim[DIM_FF]) && place(&w->xl, &at, DT_F32, l, dim[DIM_EMBD]) &&
-        place(&w->al, &at, mul, l, dim[DIM_Q]) && place(&w->logits, &at, DT_F32, l, dim[DIM_VOCAB]);
-    if (!ok)
+    struct work_plan p = {.mul = mul, .n_row = max_rows, .n_logit = max_logit_rows};
+    common_place(&p, w, &m->hp);
+    if (p.bad)
         return err_set(e, ERR_LIMIT, "activations of %d rows do not fit in memory", max_rows);
-    w->bytes = at;
+    w->bytes = p.at;
     if (!m->dev)
         return 0;
-    if (m->be->buf_alloc(m->dev, at, &w->buf))
-        return err_set(e, ERR_NOMEM, "no device memory for %zu bytes of activations", at);
-    struct tensor *all[] = {&w->x,       &w->h,  &w->d,  &w->qkv, &w->att,
-                            &w->gate_up, &w->ff, &w->xl, &w->al,  &w->logits};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        all[i]->buf = w->buf;
+    if (m->be->buf_alloc(m->dev, p.at, &w->buf))
+        return err_set(e, ERR_NOMEM, "no device memory for %zu bytes of activations", p.at);
+    for (int i = 0; i < p.n; i++)
+        p.t[i]->buf = w->buf;
     return 0;
 }
 

@@ -145,8 +145,8 @@ static void test_keys(void **st)
            (struct tiny_edit){.key = "attention.value_length", .value = 8});
     expect(ERR_UNSUPPORTED, "expert_count is 8",
            (struct tiny_edit){.key = "expert_count", .value = 8});
-    expect(ERR_UNSUPPORTED, "rope.scaling.type is \"longrope\"",
-           (struct tiny_edit){.scaling = "longrope"});
+    expect(ERR_UNSUPPORTED, "rope.scaling.type is \"wavelet\"",
+           (struct tiny_edit){.scaling = "wavelet"});
     expect(ERR_NOTFOUND, "original_context_length", (struct tiny_edit){.scaling = "yarn"});
     expect(ERR_INVAL, "rope_freqs.weight has shape [16], expected [8]",
            (struct tiny_edit){.extra = "rope_freqs.weight", .extra_value = 1});

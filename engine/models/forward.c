@@ -1,0 +1,143 @@
+/* The forward of decoder models, by the layer list and the slots that are filled. */
+#include "engine/models/model.h"
+
+static struct tensor no_tensor(void)
+{
+    return (struct tensor){0};
+}
+
+int64_t model_mix_width(const struct model *m, int layer)
+{
+    (void)layer;
+    return m->hp.dim[DIM_Q];
+}
+
+static int mix(struct model *m, int layer, int kind, int n, bool attend)
+{
+    switch (kind) {
+    case MIX_ATTN:
+        return model_mix_attn(m, layer, n, attend);
+    default:
+        return ERR_UNSUPPORTED;
+    }
+}
+
+static int ffn(struct model *m, int layer, struct tensor h, struct tensor d, int n)
+{
+    switch (m->hp.layer[layer].ffn) {
+    case FFN_DENSE:
+        return model_ffn_dense(m, layer, h, d, n);
+    case FFN_MOE:
+        return model_ffn_moe(m, layer, h, d, n);
+    default:
+        return ERR_UNSUPPORTED;
+    }
+}
+
+/* In place on a block's output: the norm behind it and the residual's factor, where the model has them. */
+static int block_end(struct model *m, struct tensor d, struct tensor w)
+{
+    int rc = w.buf ? model_norm(m, d, d, no_tensor(), w, no_tensor()) : 0;
+    if (rc || m->hp.residual_scale == 1)
+        return rc;
+    return MODEL_OP(m, scale, .x = d, .scale = m->hp.residual_scale);
+}
+
+/* Rows that a layer still needs behind its mixer. */
+struct rows {
+    struct tensor x, h, att; /* stream, the mixer's input, its output */
+    int n;
+};
+
+/* att, x -> d, still to be added: output product, and the feed-forward block. */
+static int block_rest(struct model *m, int layer, const struct rows *r)
+{
+    const struct model_layer *l = &m->layer[layer];
+    struct tensor d = model_rows(m->work.d, r->n), d2 = model_rows(m->work.d2, r->n);
+    struct tensor h = model_rows(m->work.h, r->n);
+    int kind = m->hp.layer[layer].ffn;
+    int rc =
+        MODEL_OP(m, linear, .dst = d, .src = r->att, .w = l->attn_out, .bias = l->attn_out_bias);
+    if (rc || (rc = block_end(m, d, l->attn_post_norm)) || kind == FFN_NONE)
+        return rc;
+    if (m->hp.parallel) {
+        struct tensor in = r->h;
+        if (l->ffn_norm.buf) {
+            in = model_rows(m->work.h2, r->n);
+            rc = model_norm(m, in, r->x, no_tensor(), l->ffn_norm, l->ffn_norm_b);
+        }
+        if (rc || (rc = ffn(m, layer, in, d2, r->n)) || (rc = block_end(m, d2, l->ffn_post_norm)))
+            return rc;
+        return model_norm(m, no_tensor(), d, d2, no_tensor(), no_tensor());
+    }
+    rc = model_norm(m, h, r->x, d, l->ffn_norm, l->ffn_norm_b);
+    if (rc || (rc = ffn(m, layer, h, d, r->n)))
+        return rc;
+    return block_end(m, d, l->ffn_post_norm);
+}
+
+static int head(struct model *m, struct tensor x, struct tensor d, int n_logit)
+{
+    struct tensor h = model_rows(m->work.h, n_logit), y = model_rows(m->work.logits, n_logit);
+    int rc = model_norm(m, h, x, d, m->out_norm, m->out_norm_b);
+    if (rc)
+        return rc;
+    rc = MODEL_OP(m, linear, .dst = y, .src = h, .w = m->head ? m->head : m->embd,
+                  .bias = m->head_bias);
+    if (!rc && m->hp.logit_scale != 1)
+        rc = MODEL_OP(m, scale, .x = y, .scale = m->hp.logit_scale);
+    if (!rc && m->hp.logit_softcap > 0)
+        rc = MODEL_OP(m, scale, .x = y, .scale = 1, .softcap = m->hp.logit_softcap);
+    return rc;
+}
+
+/* Last layer: only rows with logits are worth more than their KV. xl, al and hl hold them. */
+static int last_layer(struct model *m, int layer, int n, int n_logit)
+{
+    struct rows r = {.x = model_rows(m->work.xl, n_logit),
+                     .h = model_rows(m->work.hl, n_logit),
+                     .att = model_rows(m->work.al, n_logit),
+                     .n = n_logit};
+    int rc = MODEL_OP(m, gather, .dst = r.x, .src = model_rows(m->work.x, n));
+    if (!rc && m->hp.parallel)
+        rc = MODEL_OP(m, gather, .dst = r.h, .src = model_rows(m->work.h, n));
+    if (rc)
+        return rc;
+    rc = MODEL_OP(m, gather, .dst = r.att, .src = model_rows(m->work.att, n));
+    if (rc || (rc = block_rest(m, layer, &r)))
+        return rc;
+    return head(m, r.x, model_rows(m->work.d, n_logit), n_logit);
+}
+
+static int embed(struct model *m, int n)
+{
+    struct tensor x = model_rows(m->work.x, n);
+    int rc =
+        MODEL_OP(m, embed, .dst = x, .w = m->embd, .scale = m->hp.embd_scale, .pos = m->pos_embd);
+    if (rc || !m->embd_norm.buf)
+        return rc;
+    return model_norm(m, x, x, no_tensor(), m->embd_norm, m->embd_norm_b);
+}
+
+int model_forward_decoder(struct model *m, const struct step_meta *meta)
+{
+    int n = meta->n_row, last = m->hp.n_layer - 1;
+    struct rows r = {.x = model_rows(m->work.x, n),
+                     .h = model_rows(m->work.h, n),
+                     .att = model_rows(m->work.att, n),
+                     .n = n};
+    int rc = embed(m, n);
+    for (int i = 0; i <= last && !rc; i++) {
+        const struct model_layer *l = &m->layer[i];
+        bool attend = i < last || meta->n_logit > 0;
+        rc = model_norm(m, r.h, r.x, i ? model_rows(m->work.d, n) : no_tensor(), l->attn_norm,
+                        l->attn_norm_b);
+        if (rc || (rc = mix(m, i, m->hp.layer[i].mixer, n, attend)))
+            break;
+        if (i < last)
+            rc = block_rest(m, i, &r);
+    }
+    if (rc || meta->n_logit == 0)
+        return rc;
+    return last_layer(m, last, n, meta->n_logit);
+}

@@ -1,0 +1,167 @@
+/* Hyper-parameters of a model and the tables that read them from a file's metadata. Engine thread (plans: any). */
+#ifndef ENGINE_MODELS_HP_H
+#define ENGINE_MODELS_HP_H
+
+#include "engine/load/ckpt.h"
+#include "engine/ops.h"
+
+#define MODEL_LAYERS_MAX 512
+
+enum model_dim { /* indices into model_hp.dim */
+                 DIM_EMBD,
+                 DIM_VOCAB,
+                 DIM_FF,
+                 DIM_Q,     /* n_head * head_dim */
+                 DIM_KV,    /* n_kv_head * head_dim */
+                 DIM_HEAD,  /* head_dim */
+                 DIM_ROPE,  /* n_rot / 2 */
+                 DIM_QKV,   /* q, k and v in one tensor */
+                 DIM_FF2,   /* gate and up in one tensor */
+                 DIM_CTX,   /* learned positions */
+                 DIM_HEADS, /* n_head */
+                 /* mixture of experts (moe.c) */
+                 DIM_EXPERTS,
+                 DIM_EXPERT_FF,
+                 DIM_EXPERT_FF2,
+                 DIM_EXPERTS_FF, /* n_expert * n_ff_expert: biases of all experts */
+                 DIM_EXPERTS_FF2,
+                 DIM_EXPERTS_EMBD,
+                 DIM_SHARED_FF,
+                 DIM_ONE,
+                 /* latent attention (mla.c), recurrent layers (state.c): named by their files */
+                 DIM_A0,
+                 DIM_A1,
+                 DIM_A2,
+                 DIM_A3,
+                 DIM_A4,
+                 DIM_A5,
+                 DIM_A6,
+                 DIM_A7,
+                 DIM_S0,
+                 DIM_S1,
+                 DIM_S2,
+                 DIM_S3,
+                 DIM_S4,
+                 DIM_S5,
+                 DIM_S6,
+                 DIM_S7,
+                 DIM_S8,
+                 DIM_S9,
+                 DIM_COUNT
+};
+
+enum rope_scaling {
+    ROPE_SCALING_NONE,
+    ROPE_SCALING_LINEAR,
+    ROPE_SCALING_YARN,
+    ROPE_SCALING_LLAMA3,
+    ROPE_SCALING_LONG,   /* factors of the file by context (Ding et al. 2024) */
+    ROPE_SCALING_DYNAMIC /* NTK by length */
+};
+
+/* What stands between the two norms of a layer, and behind the second. */
+enum mixer_kind {
+    MIX_NONE,
+    MIX_ATTN,
+    MIX_MLA,    /* multi-head latent attention */
+    MIX_MAMBA,  /* selective state space, a matrix A a channel */
+    MIX_MAMBA2, /* ... a number a head */
+    MIX_DELTA,  /* gated delta net; also with a gate a channel */
+    MIX_CONV,   /* gated short convolution */
+    MIX_RWKV,
+    MIX_COUNT
+};
+enum ffn_kind { FFN_NONE, FFN_DENSE, FFN_MOE, FFN_RWKV, FFN_COUNT };
+/* Bits of weight_row.kind. */
+#define KIND_MIX(m) (1u << (m))
+#define KIND_FFN(f) (1u << (MIX_COUNT + (f)))
+#define KIND_USER(i)                                                                               \
+    (1u << (MIX_COUNT + FFN_COUNT + (i))) /* layer_hp.user: as the architecture likes */
+
+struct layer_hp {
+    uint8_t mixer, ffn;
+    uint8_t beside; /* a second mixer on the same input, its output added (MIX_NONE: none) */
+    uint8_t user;   /* bits: KIND_USER */
+    bool nope;      /* q and k are not rotated */
+    bool local;     /* frequencies of rope_base_local */
+    int32_t window; /* sliding window, tokens; 0 = none */
+    int32_t kv;     /* number in the KV pool; -1 = none; set by model_layers_set */
+    int32_t state;  /* number in the state pool; -1 = none; set by model_layers_set */
+};
+
+enum norm_kind { NORM_RMS, NORM_LAYER };
+
+/* Mixture of experts (Shazeer et al. 2017). */
+struct moe_hp {
+    int32_t n_expert, n_used, n_ff, n_ff_shared; /* 0 experts: none in the model */
+    enum route_score score;
+    int32_t n_group, n_group_used; /* group-limited routing (DeepSeek-AI 2024); 0 = off */
+    bool group_top2;               /* a group's score: the sum of its two best, else its best */
+    bool renorm;                   /* the chosen weights are divided by their sum */
+    float scale;                   /* then multiplied; 0 = 1 */
+    bool in_scale;                 /* the weight multiplies an expert's input, not its output */
+    enum act_kind act;
+    float act_limit; /* ACT_SWIGLU_OAI: clamp */
+};
+
+/* Values come from the file's metadata; an architecture sets its defaults before they are read. */
+struct model_hp {
+    int32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
+    int32_t n_ctx; /* that the model was made for */
+    int32_t n_vocab;
+    float norm_eps;
+    enum norm_kind norm;
+    bool norm_bare; /* norms without weights: an empty slot is a norm all the same */
+    enum rope_style rope_style;
+    enum act_kind act;
+    bool
+        parallel; /* attention and MLP both read the layer's input; ffn_norm empty: the same norm */
+    float rope_base, rope_factor;
+    enum rope_scaling rope_scaling;
+    int32_t rope_ctx_orig;                /* YaRN, llama 3, long: context before scaling, tokens */
+    float rope_beta_fast, rope_beta_slow; /* YaRN: rotations at the ends of the ramp */
+    float rope_low_freq,
+        rope_high_freq; /* llama 3: ends of the ramp, in waves of the original context */
+    float rope_attn_factor, rope_log_multiplier; /* YaRN; 0 = not given */
+    float rope_mscale_all;                       /* YaRN of DeepSeek; 0 = not given */
+    float attn_factor;                           /* derived: multiplies cos and sin */
+    float attn_scale;                            /* derived: of q.k; 1 / sqrt(head_dim) */
+    float attn_softcap, logit_softcap;           /* 0 = none */
+    float embd_scale;                            /* of embeddings */
+    float residual_scale;                        /* of what a block adds; 1 */
+    float logit_scale;                           /* 1 */
+    int32_t window;        /* sliding window of local layers, tokens; 0 = none */
+    float rope_base_local; /* of local layers, unscaled; 0 = as the others */
+    struct moe_hp moe;
+    int64_t dim[DIM_COUNT]; /* derived */
+    struct layer_hp
+        layer[MODEL_LAYERS_MAX]; /* model_hp_common: attention and a dense MLP in each */
+};
+
+/* ---- metadata tables (hparams.c) ---- */
+
+enum hp_type { HP_INT, HP_FLOAT, HP_BOOL };
+struct hp_row {
+    const char *key;  /* GGUF: after "ARCH."; NULL: not in such files */
+    const char *json; /* config.json, see ckpt.h; NULL: not there */
+    enum hp_type type;
+    bool optional;
+    size_t field;    /* offset in struct model_hp; int32_t, float or bool */
+    double min, max; /* inclusive */
+};
+/* Values that every decoder-only transformer has: sizes, heads, norm, rope; then the dims, and a layer list of
+ * attention and dense MLPs with windows by window and window_period. */
+int model_hp_common(struct model_hp *hp, struct ckpt *c, struct err *e);
+int model_hp_read(struct model_hp *hp, struct ckpt *c, const struct hp_row *row, int n,
+                  struct err *e);
+/* The name of an activation ("silu", "gelu_pytorch_tanh") at a config.json path; ERR_UNSUPPORTED names it. Absent, or
+ * a GGUF file: *out stays. */
+int model_hp_act(struct ckpt *c, const char *json, enum act_kind *out, struct err *e);
+/* layer_types of config.json: fn for every layer with its text ("sliding_attention"). ERR_NOTFOUND: no such list. */
+int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
+                         bool (*fn)(struct layer_hp *l, struct view type), struct err *e);
+/* Numbers layers in the KV pool and the state pool. After hparams. */
+void model_layers_set(struct model_hp *hp);
+int model_kv_layers(const struct model_hp *hp);
+
+#endif

@@ -1,0 +1,196 @@
+/* Tiny random models in Hugging Face folders against logits and greedy ids of the reference implementation, on every
+ * backend and table of this machine, f32; and equal bytes alone, in chunks and in company. A case is a folder of
+ * tests/data/folders: adding a model's test is adding its folder (record_folders.py). */
+#include <dirent.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "tests/engine_run.h"
+#include "tests/golden.h"
+#include "tests/tree.h"
+
+#define DATA      "tests/data/folders"
+#define CASES_MAX 96
+#define N_VOCAB   512
+#define BOUND     1e-4f /* of a logit; they are of order one */
+
+static const struct {
+    const char *device, *isa;
+    int every; /* such cases only: emulation and the slow tables take turns */
+} devices[] = {{"ref", NULL, 1},      {"cpu", "scalar", 3},    {"cpu", "avx2", 2},
+               {"cpu", "avx512", 2},  {"cpu", "amx", 1},       {"cuda", NULL, 1},
+               {"cuda-emu", NULL, 3}, {"cuda-emu", "/rev", 3}, {"cuda-emu", "/7", 3}};
+
+static char cases[CASES_MAX][64];
+static int n_case;
+
+static float worst_of(struct engine *g, struct golden *want, const char *ids_name,
+                      const char *logits_name)
+{
+    static float got[64 * N_VOCAB];
+    size_t n_in, n_logit;
+    float worst = 0;
+    const int32_t *ids = golden_i32(want, ids_name, &n_in);
+    const float *logits = golden_f32(want, logits_name, &n_logit);
+    assert_non_null(ids);
+    assert_non_null(logits);
+    assert_int_equal(eng_info(g)->n_vocab, N_VOCAB);
+    assert_true(n_in > 0 && n_in <= 64);
+    assert_int_equal(n_logit, n_in * N_VOCAB);
+    run_logits(g, ids, (int32_t)n_in, 1, got);
+    for (size_t i = 0; i < n_logit; i++) {
+        float d = fabsf(got[i] - logits[i]);
+        worst = d <= worst ? worst : d; /* NaN counts as worst */
+    }
+    return worst;
+}
+
+/* Greedy continuation in chunks; its ids are the reference's. The digest of all logits. */
+static uint64_t generate(struct engine *g, struct golden *want, int32_t chunk)
+{
+    static struct run_seq s;
+    size_t n_in, n_greedy;
+    const int32_t *ids = golden_i32(want, "input_ids", &n_in);
+    const int32_t *greedy = golden_i32(want, "greedy_ids", &n_greedy);
+    assert_non_null(greedy);
+    run_seq_init(&s, ids, (int32_t)n_in, 20);
+    run_generate(g, &s, chunk, (int32_t)n_greedy);
+    assert_memory_equal(s.tok + n_in, greedy, n_greedy * sizeof *greedy);
+    return s.digest;
+}
+
+/* The same beside a second sequence that starts two steps later. */
+static uint64_t generate_beside(struct engine *g, struct golden *want)
+{
+    static struct run_seq s[2];
+    size_t n_in, n_short, n_greedy;
+    const int32_t *ids = golden_i32(want, "input_ids", &n_in);
+    const int32_t *other = golden_i32(want, "short_ids", &n_short);
+    golden_i32(want, "greedy_ids", &n_greedy);
+    assert_non_null(other);
+    run_seq_init(&s[0], ids, (int32_t)n_in, 20);
+    run_seq_init(&s[1], other, (int32_t)n_short, 60);
+    for (int step = 0; s[0].n_tok < s[0].n_prompt + (int32_t)n_greedy; step++) {
+        struct run_seq *both[2];
+        int32_t n[2];
+        int n_seq = 0;
+        for (int i = 1; i >= 0; i--) {
+            int32_t left = s[i].n_tok - s[i].n_done;
+            if (i == 1 && step < 2)
+                continue;
+            both[n_seq] = &s[i];
+            n[n_seq++] = left < 5 ? left : 5;
+        }
+        run_step(g, both, n, n_seq);
+    }
+    return s[0].digest;
+}
+
+static void check_device(const char *path, struct golden *want, size_t d)
+{
+    struct eng_opts o = {.path = path,
+                         .device = devices[d].device,
+                         .isa = devices[d].isa,
+                         .precision = PRECISION_F32,
+                         .keep_logits = true,
+                         .max_rows = 64,
+                         .max_logit_rows = 64,
+                         .max_seqs = 64};
+    struct engine *g = run_open(&o);
+    if (!g)
+        return;
+    float a = worst_of(g, want, "input_ids", "logits"),
+          b = worst_of(g, want, "short_ids", "short_logits");
+    print_message("  %-24s largest difference of a logit %.2g\n", eng_info(g)->backend,
+                  (double)fmaxf(a, b));
+    assert_true(a < BOUND && b < BOUND);
+    uint64_t whole = generate(g, want, 64);
+    assert_true(generate(g, want, 7) == whole);
+    assert_true(generate(g, want, 1) == whole);
+    assert_true(generate_beside(g, want) == whole);
+    eng_close(g);
+}
+
+/* The default precision: finite, near, and the same bytes in chunks and in company. */
+static void check_default(const char *path, struct golden *want)
+{
+    struct eng_opts o = {.path = path,
+                         .keep_logits = true,
+                         .max_rows = 64,
+                         .max_logit_rows = 64,
+                         .max_seqs = 64,
+                         .device = "cpu"};
+    struct engine *g = run_open(&o);
+    assert_non_null(g);
+    float worst = worst_of(g, want, "input_ids", "logits");
+    print_message("  %-24s largest difference of a logit %.2g (default precision)\n",
+                  eng_info(g)->backend, (double)worst);
+    assert_true(worst < 0.5f);
+    eng_close(g);
+}
+
+static void test_case(void **st)
+{
+    const char *name = *st;
+    int number = (int)((char(*)[64]) * st - cases);
+    char dir[TREE_PATH], src[TREE_PATH], path[TREE_PATH + 96];
+    tree_make(dir);
+    snprintf(src, sizeof src, DATA "/%s", name);
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    tree_copy(src, path);
+    snprintf(src, sizeof src, DATA "/%s/golden.safetensors.xz", name);
+    struct golden *want = golden_open(src);
+    assert_non_null(want);
+    remove(tree_path(path, "golden.safetensors"));
+    for (size_t d = 0; d < sizeof devices / sizeof *devices; d++)
+        if ((number + (int)d) % devices[d].every == 0)
+            check_device(path, want, d);
+    check_default(path, want);
+    golden_close(want);
+    tree_remove(dir);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(a, b);
+}
+
+static void cases_list(void)
+{
+    DIR *d = opendir(DATA);
+    struct dirent *x;
+    while (d && (x = readdir(d)) && n_case < CASES_MAX)
+        if (x->d_name[0] != '.' && strcmp(x->d_name, "SOURCES") != 0)
+            snprintf(cases[n_case++], sizeof cases[0], "%.63s", x->d_name);
+    if (d)
+        closedir(d);
+    qsort(cases, (size_t)n_case, sizeof cases[0], by_name);
+}
+
+/* With arguments: those cases only. */
+int main(int argc, char **argv)
+{
+    static struct CMUnitTest tests[CASES_MAX];
+    int n = 0;
+    cases_list();
+    for (int i = 0; i < n_case; i++) {
+        bool wanted = argc < 2;
+        for (int k = 1; k < argc; k++)
+            wanted = wanted || !strcmp(argv[k], cases[i]);
+        if (wanted)
+            tests[n++] = (struct CMUnitTest){
+                .name = cases[i], .test_func = test_case, .initial_state = cases[i]};
+    }
+    if (n == 0) {
+        printf("no case in " DATA "\n");
+        return 1;
+    }
+    return _cmocka_run_group_tests("folders", tests, (size_t)n, NULL, NULL);
+}
