@@ -8,7 +8,7 @@ PREFIX  ?= /usr/local
 SYSCONFDIR ?= /etc
 VERSION := 0.1.0
 
-PKGS    := libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls libpng libjpeg libwebp libwebpdemux libwebpmux
+PKGS    := libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls libpng libjpeg libwebp libwebpdemux libwebpmux zlib sndfile samplerate
 OPT_release := -O2 -g -DNDEBUG -D_FORTIFY_SOURCE=2
 OPT_debug   := -O1 -g
 OPT_asan    := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined -fno-omit-frame-pointer
@@ -22,7 +22,7 @@ LDFLAGS := $(filter -fsanitize=%,$(OPT_$(VARIANT))) -pie -Wl,-z,relro,-z,now
 LIBS    = $(shell pkg-config --libs $(PKGS)) -ldl -lpthread -lm
 
 # Sources by wildcard; CPU kernel families are compiled once per ISA (engine/cpu/kern_*.c).
-DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/image engine/encode engine/ref engine/cpu sched api server
+DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/image engine/encode engine/audio engine/ref engine/cpu sched api server
 ALL_C   := $(foreach d,$(DIRS),$(wildcard $(d)/*.c))
 KERN_C  := $(filter engine/cpu/kern_%.c,$(ALL_C))
 LIB_C   := $(filter-out $(KERN_C) server/main.c,$(ALL_C))

@@ -1,4 +1,5 @@
 /* The door: open, step, logits, close. See engine.h. */
+#include "engine/audio/model.h"
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/encode/encode.h"
@@ -61,6 +62,8 @@ static int engine_fill(struct engine *g, const struct eng_opts *o, struct err *e
         return imodel_open(&g->image, o, &g->l.info, e);
     if (eng_path_is_encoder(o->path))
         return encode_model_open(&g->encode, o, &g->l.info, e);
+    if (eng_path_is_audio(o->path))
+        return audio_model_open(&g->audio, o, &g->l.info, e);
     int rc = device_is_null(o) ? eng__null_open(&g->null, &g->l.info, &g->l.mem, o, e)
                                : eng__layout_open(&g->l, o, e);
     for (int i = 0; !rc && i < 2; i++)
@@ -90,6 +93,9 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
         log_info("engine", "pipeline=%s backend=\"%s\" size=%d weights_mib=%zu work_mib=%zu",
                  i->image->pipeline, i->backend, i->image->size_default, i->weight_bytes >> 20,
                  i->work_bytes >> 20);
+    else if (g->audio)
+        log_info("engine", "arch=%s backend=\"%s\" recordings=%d weights_mib=%zu kv_mib=%zu",
+                 i->arch, i->backend, i->audio->n_slot, i->weight_bytes >> 20, i->kv_bytes >> 20);
     else if (g->encode)
         log_info("engine", "arch=%s backend=\"%s\" n_ctx=%d dim=%d labels=%d weights_mib=%zu",
                  i->arch, i->backend, i->n_ctx, i->encoder->dim, i->encoder->n_label,
@@ -119,6 +125,7 @@ void eng_close(struct engine *g)
     }
     imodel_close(g->image);
     encode_model_close(g->encode);
+    audio_model_close(g->audio);
     eng__null_close(g->null);
     eng_batch_close(&g->batch[0]);
     eng_batch_close(&g->batch[1]);
@@ -213,8 +220,8 @@ int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
     struct batch *b = &g->batch[g->turn], *before = &g->batch[!g->turn];
     if (g->failed.code)
         return err_set(e, g->failed.code, "%s", g->failed.text);
-    if (g->image || g->encode)
-        return err_set(e, ERR_INVAL, "step: an image model or an encoder makes no tokens");
+    if (g->image || g->encode || g->audio)
+        return err_set(e, ERR_INVAL, "step: the model is no language model");
     if (g->n_open > ahead)
         return err_set(e, ERR_INVAL, "step: %d steps are open", g->n_open);
     int rc = fault_step(g, e);
@@ -278,6 +285,8 @@ int eng_memory_plan(const struct eng_opts *o, struct eng_memory *out, struct err
         return imodel_plan(o, out, e);
     if (eng_path_is_encoder(o->path))
         return encode_model_plan(o, out, e);
+    if (eng_path_is_audio(o->path))
+        return audio_model_plan(o, out, e);
     if (device_is_null(o)) {
         struct null_device *n = NULL;
         struct eng_info info = {0};

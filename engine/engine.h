@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/audio.h"
 #include "engine/base/err.h"
 #include "engine/encode.h"
 #include "engine/grammar.h"
@@ -36,6 +37,7 @@ struct eng_opts {       /* zero = default */
     size_t
         work_bytes; /* most work memory of a step; 0 = half of what is available after the load */
     size_t cond_bytes; /* cache of encoded prompts; 0 = 64 MiB */
+    int max_audio;     /* speech models: recordings at work at once; 0 = 4 */
 };
 
 struct eng_info {     /* of an open engine; constant */
@@ -47,11 +49,12 @@ struct eng_info {     /* of an open engine; constant */
     int32_t n_block;   /* blocks in the pool, block 0 (null) included */
     int max_seqs, max_rows, max_logit_rows;
     size_t weight_bytes, kv_bytes, work_bytes;
-    uint64_t layout_id;                 /* dtype + layout version: part of every prefix hash */
-    bool lookahead;                     /* a step may begin while the one before is not over */
-    const struct eng_image_info *image; /* of an image model (eng_image_*) */
-    const struct eng_encoder_info
-        *encoder; /* of an encoder (eng_encode); both NULL: a language model (eng_step_*) */
+    uint64_t layout_id;                     /* dtype + layout version: part of every prefix hash */
+    bool lookahead;                         /* a step may begin while the one before is not over */
+    const struct eng_image_info *image;     /* of an image model (eng_image_*) */
+    const struct eng_encoder_info *encoder; /* of an encoder (eng_encode) */
+    const struct eng_audio_info
+        *audio; /* of a speech model (eng_audio_*); all three NULL: a language model (eng_step_*) */
 };
 
 /* In step_seq.tok: the token that logit row i (plan order) of the step begun before this one chose, whether

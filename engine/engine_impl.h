@@ -8,6 +8,7 @@
 #include "engine/kv.h"
 #include "engine/models/model.h"
 
+struct audio_model;
 struct encode_model;
 struct image_model;
 struct null_device; /* scripted tokens instead of a model */
@@ -36,6 +37,7 @@ struct engine {
     struct null_device *null;
     struct image_model *image;   /* an image model: everything above but l.info is empty */
     struct encode_model *encode; /* an encoder: the same */
+    struct audio_model *audio;   /* a speech model: the same */
     struct err failed;           /* code != 0: the device failed; sticky */
 };
 

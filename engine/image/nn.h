@@ -46,9 +46,10 @@ struct nn_norm {
 };
 
 enum nn_flag {
-    NN_OPTIONAL = 1, /* absent: the struct stays zero */
-    NN_NO_BIAS = 2,  /* there must be none; without it a bias is taken if it is there */
-    NN_ROWS = 4,     /* read by row (nn_load_table) */
+    NN_OPTIONAL = 1,  /* absent: the struct stays zero */
+    NN_NO_BIAS = 2,   /* there must be none; without it a bias is taken if it is there */
+    NN_ROWS = 4,      /* read by row (nn_load_table) */
+    NN_PART_BIAS = 8, /* of a stack: a part without a bias has one of zeros if another has one */
 };
 /* fmt, ...: the layer's name without ".weight" / ".bias". Errors name the tensor and both shapes. */
 void nn_load_linear(struct nn_load *l, struct nn_linear *out, int64_t n_in, int64_t n_out,
@@ -70,6 +71,13 @@ void nn_load_conv(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, i
  * video VAE. t < 0 counts from the end. */
 void nn_load_conv_3d(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int t,
                      const char *fmt, ...) __attribute__((format(printf, 6, 7)));
+/* Taps [from, from + n) of a 1-D convolution [c_out, c_in, k] as a matrix [c_out, n * c_in] for rows in which the n
+ * inputs of an output lie behind each other. from 0 has the bias with it. */
+struct nn_taps {
+    int c_in, c_out, k, from, n;
+};
+void nn_load_taps(struct nn_load *l, struct nn_linear *out, const struct nn_taps *t,
+                  const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 void nn_load_norm(struct nn_load *l, struct nn_norm *out, int64_t n, unsigned flags,
                   const char *fmt, ...) __attribute__((format(printf, 5, 6)));
 /* One f32 vector (any shape of n values; n may be NN_ANY) by its full name. */

@@ -78,9 +78,9 @@ static bool as_matrix(struct nn_load *l, const char *name, const struct nn_view 
     return true;
 }
 
-/* Vectors NAME[i] behind each other; all or none. */
+/* Vectors NAME[i] behind each other; with NN_PART_BIAS one that is not there is zeros. */
 static void load_vecs(struct nn_load *l, struct tensor *out, const char name[][NN_NAME],
-                      const int64_t *n, int n_name)
+                      const int64_t *n, int n_name, unsigned flags)
 {
     int64_t all = 0, at = 0;
     for (int i = 0; i < n_name; i++)
@@ -92,6 +92,12 @@ static void load_vecs(struct nn_load *l, struct tensor *out, const char name[][N
     }
     for (int i = 0; i < n_name && !l->rc; i++) {
         struct nn_view w;
+        bool none = (flags & NN_PART_BIAS) && !nn__find(l->c, name[i], NULL, NULL);
+        memset(v + at, 0, (size_t)n[i] * sizeof *v);
+        if (none) {
+            at += n[i];
+            continue;
+        }
         if (get(l, name[i], 0, &w))
             break;
         if (nn__count(&w) != n[i])
@@ -144,11 +150,12 @@ void nn_load_stack(struct nn_load *l, struct nn_linear *out, const struct nn_sta
         snprintf(name[i], NN_NAME, "%s%s.bias", s->prefix, s->name[i]);
         n_bias += nn__find(l->c, name[i], NULL, NULL);
     }
-    if (!l->rc && n_bias && ((s->flags & NN_NO_BIAS) || n_bias < s->n_name))
+    bool part = n_bias < s->n_name && !(s->flags & NN_PART_BIAS);
+    if (!l->rc && n_bias && ((s->flags & NN_NO_BIAS) || part))
         l->rc = err_set(l->e, ERR_UNSUPPORTED, "%s: %s has a bias that this model has no place for",
                         l->c->name, first);
     if (!l->rc && n_bias)
-        load_vecs(l, &out->bias, (const char(*)[NN_NAME])name, n_out, s->n_name);
+        load_vecs(l, &out->bias, (const char(*)[NN_NAME])name, n_out, s->n_name, s->flags);
 }
 
 void nn_load_linear(struct nn_load *l, struct nn_linear *out, int64_t n_in, int64_t n_out,
@@ -295,7 +302,72 @@ static void load_conv(struct nn_load *l, struct nn_conv *out, char *name, struct
         return;
     char one[1][NN_NAME];
     memcpy(one[0], name, NN_NAME);
-    load_vecs(l, &out->bias, (const char(*)[NN_NAME])one, (int64_t[]){w.c_out}, 1);
+    load_vecs(l, &out->bias, (const char(*)[NN_NAME])one, (int64_t[]){w.c_out}, 1, 0);
+}
+
+/* [c_out, c_in, k] -> [c_out, n, c_in] of the taps t wants, f32. NULL: an error is noted. */
+static float *take_taps(struct nn_load *l, const char *name, const struct nn_taps *t)
+{
+    struct nn_view v;
+    if (get(l, name, 0, &v))
+        return NULL;
+    int64_t want[3] = {t->c_out, t->c_in, t->k};
+    size_t rows = (size_t)t->n * (size_t)t->c_in, bytes;
+    float *all = NULL, *p = NULL;
+    if (v.n_dim != 3 || memcmp(v.dim, want, sizeof want) != 0) {
+        wrong_shape(l, name, &v, want, 3);
+    } else {
+        all = mem_alloc((size_t)nn__count(&v) * sizeof *all);
+        p = ck_mul(rows, (size_t)t->c_out * sizeof *p, &bytes) ? mem_alloc(bytes) : NULL;
+        if (!all || !p)
+            l->rc = err_set(l->e, ERR_NOMEM, "%s: no memory for %s", l->c->name, name);
+    }
+    if (!l->rc)
+        nn__decode(&v, all);
+    for (int o = 0; !l->rc && o < t->c_out; o++)
+        for (int k = 0; k < t->n; k++)
+            for (int i = 0; i < t->c_in; i++)
+                p[((size_t)o * (size_t)t->n + (size_t)k) * (size_t)t->c_in + (size_t)i] =
+                    all[((size_t)o * (size_t)t->c_in + (size_t)i) * (size_t)t->k +
+                        (size_t)(t->from + k)];
+    free(all);
+    free(v.own);
+    if (!l->rc)
+        return p;
+    free(p);
+    return NULL;
+}
+
+void nn_load_taps(struct nn_load *l, struct nn_linear *out, const struct nn_taps *t,
+                  const char *fmt, ...)
+{
+    char name[1][NN_NAME];
+    *out = (struct nn_linear){0};
+    NAME(l, name[0], fmt);
+    size_t len = strlen(name[0]);
+    memcpy(name[0] + len, ".weight", 8);
+    float *p = take_taps(l, name[0], t);
+    if (!p)
+        return;
+    struct nn_view v = {.fmt = QF_F32,
+                        .n_dim = 2,
+                        .dim = {t->c_out, (int64_t)t->n * t->c_in},
+                        .data = p,
+                        .own = p,
+                        .bytes = (size_t)t->c_out * (size_t)t->n * (size_t)t->c_in * sizeof *p};
+    if (nn__round(l->w, &v)) {
+        free(v.own);
+        l->rc = err_set(l->e, ERR_NOMEM, "%s: no memory for %s", l->c->name, name[0]);
+        return;
+    }
+    struct weight_desc d = {
+        .name = name[0], .n_in = v.dim[1], .n_part = 1, .part = {{v.fmt, v.data, t->c_out}}};
+    out->n_in = v.dim[1];
+    out->n_out = t->c_out;
+    l->rc = nn__matrix(l->w, &out->w, &d, &v, 1, l->e);
+    memcpy(name[0] + len, ".bias", 6);
+    if (!l->rc && t->from == 0 && nn__find(l->c, name[0], NULL, NULL))
+        load_vecs(l, &out->bias, (const char(*)[NN_NAME])name, (int64_t[]){t->c_out}, 1, 0);
 }
 
 void nn_load_conv(struct nn_load *l, struct nn_conv *out, int c_in, int c_out, int k,
@@ -332,7 +404,7 @@ static void load_vec(struct nn_load *l, struct tensor *out, int64_t n, unsigned 
         all *= dim[i];
     char one[1][NN_NAME];
     snprintf(one[0], NN_NAME, "%s", name);
-    load_vecs(l, out, (const char(*)[NN_NAME])one, n == NN_ANY ? &all : &n, 1);
+    load_vecs(l, out, (const char(*)[NN_NAME])one, n == NN_ANY ? &all : &n, 1, 0);
 }
 
 void nn_load_norm(struct nn_load *l, struct nn_norm *out, int64_t n, unsigned flags,
