@@ -38,6 +38,12 @@ int api_open(struct api **out, const struct api_opts *o, struct err *e)
         a->o.queue_timeout_s = 60;
     if (a->o.image_queue_timeout_s == 0)
         a->o.image_queue_timeout_s = 600;
+    if (a->o.audio_queue_timeout_s == 0)
+        a->o.audio_queue_timeout_s = 600;
+    if (a->o.audio_seconds_max <= 0)
+        a->o.audio_seconds_max = 7200;
+    if (a->o.audio_memory == 0)
+        a->o.audio_memory = (size_t)1 << 30;
     set_default(&a->o.max_image_n, 10);
     if (a->o.max_image_n > REQ_N_MAX)
         a->o.max_image_n = REQ_N_MAX;
@@ -271,7 +277,9 @@ int api_model_add(struct api *a, const char *name, const char *aliases, const ch
 {
     if (eng_path_is_image(path)) /* its files are the engine's business alone */
         return api__image_model_add(a, name, aliases, e);
-    struct api_model m = {.created = clock_unix(), .is_encoder = eng_path_is_encoder(path)};
+    struct api_model m = {.created = clock_unix(),
+                          .is_encoder = eng_path_is_encoder(path),
+                          .is_audio = eng_path_is_audio(path)};
     int rc = check_name(a, name, aliases, e);
     if (!rc)
         rc = text_model_open(&m.text, path, e);
@@ -295,6 +303,8 @@ void api_model_ready(struct api *a, int model, const struct eng_info *info)
         m->encoder = *info->encoder;
     if (info->image)
         m->image = *info->image;
+    if (info->audio)
+        m->audio = *info->audio;
     m->ready = true;
 }
 

@@ -3,6 +3,7 @@
 #define API_API_IMPL_H
 
 #include <jansson.h>
+#include <stdatomic.h>
 
 #include "api/route.h"
 #include "api/template.h"
@@ -26,8 +27,10 @@ struct api_model {
     bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
     struct chat_format format;                    /* how answers are written */
     bool is_encoder;                              /* makes vectors or scores */
+    bool is_audio;                                /* transcribes speech */
     struct eng_encoder_info encoder;              /* of an encoder; known once it is ready */
     struct eng_image_info image;                  /* of an image model; known once it is ready */
+    struct eng_audio_info audio;                  /* of a speech model; known once it is ready */
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
@@ -42,6 +45,7 @@ struct api {
     struct gram_cache *grammars;      /* compiled ones */
     struct response_store *responses; /* answers that clients come back to */
     struct image_store *images;       /* pictures behind addresses */
+    atomic_size_t audio_bytes;        /* frames of recordings inside */
 };
 
 /* Endpoints; each is the prepare function of a route. */
@@ -69,6 +73,9 @@ int api_score(struct api_call *c);
 int api_images_generations(struct api_call *c);
 int api_images_edits(struct api_call *c);
 int api_images_file(struct api_call *c);
+
+int api_audio_transcriptions(struct api_call *c);
+int api_audio_translations(struct api_call *c);
 
 /* Serve an image model under this name, as api_model_add does for a path that holds one. */
 int api__image_model_add(struct api *a, const char *name, const char *aliases, struct err *e);
@@ -122,5 +129,7 @@ struct api_model *api__get_text_model(struct api_call *c, json_t *o);
 const struct api_model *api__only_text(const struct api *a);
 /* The same for image models; the first of them when the request names none. */
 struct api_model *api__get_image_model(struct api_call *c, json_t *o);
+/* The same for speech models. */
+struct api_model *api__get_audio_model(struct api_call *c, json_t *o);
 
 #endif

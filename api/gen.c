@@ -515,6 +515,7 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
     case EV_IMAGE_STEP:
     case EV_IMAGE:
     case EV_EMBED:
+    case EV_AUDIO:
         event_drop(ev); /* of no language model */
         break;
     case EV_FINISH:

@@ -393,6 +393,7 @@ void img_event(struct api_call *c, int req, const struct event *ev)
     (void)req;
     switch (ev->kind) {
     case EV_EMBED:
+    case EV_AUDIO:
         event_drop(ev); /* of no image model */
         break;
     case EV_IMAGE_STEP:

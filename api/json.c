@@ -348,6 +348,15 @@ static struct api_model *get_model(struct api_call *c, json_t *o, enum kind kind
         api__refuse(c, 404, "model", NULL, text);
         return NULL;
     }
+    if (m && kind != KIND_EITHER && m->is_audio) {
+        char text[300];
+        snprintf(text, sizeof text,
+                 "The model '%.100s' transcribes speech and is not supported by this endpoint. Did "
+                 "you mean to use /v1/audio/transcriptions?",
+                 m->name);
+        api__refuse(c, 404, "model", "model_not_supported", text);
+        return NULL;
+    }
     if (m && kind != KIND_EITHER && m->is_encoder != (kind == KIND_ENCODER)) {
         char text[300];
         snprintf(text, sizeof text,
@@ -378,7 +387,10 @@ struct api_model *api__get_text_model(struct api_call *c, json_t *o)
     return get_model(c, o, KIND_EITHER);
 }
 
-struct api_model *api__get_image_model(struct api_call *c, json_t *o)
+/* The model that is named, or the first of those that `is` takes. */
+static struct api_model *get_special(struct api_call *c, json_t *o,
+                                     bool (*is)(const struct api_model *m), const char *cannot,
+                                     const char *none)
 {
     json_t *v = json_object_get(o, "model");
     struct api_model *m = NULL;
@@ -388,17 +400,38 @@ struct api_model *api__get_image_model(struct api_call *c, json_t *o)
             return NULL;
         }
         m = find_model(c, json_string_value(v), json_string_length(v));
-        if (m && m->text) {
-            api__bad(c, "model", "invalid_value",
-                     "The model '%.100s' writes text; it cannot make pictures.", m->name);
+        if (m && !is(m)) {
+            api__bad(c, "model", "invalid_value", "The model '%.100s' %s.", m->name, cannot);
             return NULL;
         }
         return m ? use_model(c, m) : NULL;
     }
     for (int i = 0; i < c->api->n_model && !m; i++)
-        if (!c->api->model[i].text)
+        if (is(&c->api->model[i]))
             m = &c->api->model[c->model = i];
     if (!m)
-        api__refuse(c, 404, "model", "model_not_found", "No image model is served.");
+        api__refuse(c, 404, "model", "model_not_found", none);
     return m ? use_model(c, m) : NULL;
+}
+
+static bool makes_pictures(const struct api_model *m)
+{
+    return !m->text;
+}
+
+static bool transcribes(const struct api_model *m)
+{
+    return m->is_audio;
+}
+
+struct api_model *api__get_image_model(struct api_call *c, json_t *o)
+{
+    return get_special(c, o, makes_pictures, "writes text; it cannot make pictures",
+                       "No image model is served.");
+}
+
+struct api_model *api__get_audio_model(struct api_call *c, json_t *o)
+{
+    return get_special(c, o, transcribes, "does not transcribe speech",
+                       "No speech model is served.");
 }

@@ -42,7 +42,8 @@ static void put_model(struct buf *b, const struct api_model *m)
         return;
     }
     buf_fmt(b, "\"max_model_len\":%d,\"kind\":\"%s\",", m->n_ctx ? m->n_ctx : m->text->n_ctx_train,
-            !m->is_encoder           ? "text"
+            m->is_audio              ? "transcription"
+            : !m->is_encoder         ? "text"
             : m->encoder.n_label > 0 ? "classifier"
                                      : "embedding");
     buf_str(b, "\"meta\":{\"arch\":");
@@ -58,10 +59,10 @@ int api_models(struct api_call *c)
 {
     const char *comma = "";
     buf_str(&c->out, "{\"object\":\"list\",\"data\":[");
-    for (int kind = 0; kind < 3; kind++)
+    for (int kind = 0; kind < 4; kind++)
         for (int i = 0; i < c->api->n_model; i++) {
             const struct api_model *m = &c->api->model[i];
-            if (kind != (m->text ? m->is_encoder : 2))
+            if (kind != (!m->text ? 3 : m->is_audio ? 2 : m->is_encoder))
                 continue;
             buf_str(&c->out, comma);
             put_model(&c->out, m);

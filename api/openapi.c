@@ -15,6 +15,7 @@ enum group {
     RESP = 256,
     MSG = 512,
     INF = 1024,
+    STT = 2048, /* forms only */
 };
 
 #define NUM(lo, hi) "\"type\":[\"number\",\"null\"],\"minimum\":" #lo ",\"maximum\":" #hi ","
@@ -26,6 +27,7 @@ enum group {
 #define TEXTS       "\"type\":[\"string\",\"array\",\"null\"],\"items\":{\"type\":\"string\"},"
 #define ARR         "\"type\":[\"array\",\"null\"],\"items\":{},"
 #define OBJ         "\"type\":[\"object\",\"null\"],"
+#define BYTES       "\"type\":\"string\",\"format\":\"binary\","
 #define ANY         ""
 
 struct field {
@@ -54,6 +56,8 @@ static const struct body {
     {"/v1/embeddings", EMB, "\"model\",\"input\""},
     {"/v1/images/generations", IMG, "\"prompt\""},
     {"/v1/images/edits", IMG | EDIT, "\"prompt\""},
+    {"/v1/audio/transcriptions", STT, "\"file\""},
+    {"/v1/audio/translations", STT, "\"file\""},
     {"/tokenize", TOK, ""},
     {"/detokenize", DETOK, "\"tokens\""},
 };
@@ -88,7 +92,9 @@ static void put_body(struct buf *b, const char *path)
     for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
         if (strcmp(bodies[i].path, path) == 0)
             body = &bodies[i];
-    buf_str(b, "\"requestBody\":{\"required\":true,\"content\":{\"application/json\":{\"schema\":");
+    bool form = body && body->groups & STT;
+    buf_fmt(b, "\"requestBody\":{\"required\":true,\"content\":{\"%s\":{\"schema\":",
+            form ? "multipart/form-data" : "application/json");
     if (body)
         put_fields(b, body);
     else

@@ -35,6 +35,9 @@ struct api_opts {       /* 0 = default; the limits of the operations guide */
     size_t grammar_cache_bytes; /* compiled grammars kept for the next request; 64 MiB */
     double responses_ttl_s;     /* how long a stored response can be asked for; a day */
     size_t responses_store_bytes; /* memory of stored responses, the oldest go first; 64 MiB */
+    double audio_queue_timeout_s; /* as image_queue_timeout_s, of recordings; 600 */
+    double audio_seconds_max;     /* of one recording: 7200 */
+    size_t audio_memory;          /* frames of all recordings inside: 1 GiB */
     size_t image_store_bytes;     /* memory of those pictures, the oldest go first; 256 MiB */
 };
 
@@ -56,6 +59,7 @@ enum api_route_flags {
     API_POOL =
         8, /* api_prepare runs on a pool thread whatever the body's size: it decodes pictures */
     API_MESSAGES = 16, /* errors have the form of Anthropic's API */
+    API_AUDIO = 64,    /* its body may be as large as sound files are */
     API_PAGE = 32,     /* of the playground: there unless it is switched off */
 };
 struct api_call;

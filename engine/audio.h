@@ -101,19 +101,22 @@ struct aud_piece {
 };
 void aud_piece_free(struct aud_piece *p); /* NULL is fine; any thread */
 
-enum aud_stage { AUD_ENCODE, AUD_DECODE, AUD_ALIGN, AUD_DONE };
+/* AUD_FAILED: there was no memory for its text; it can only be closed. */
+enum aud_stage { AUD_ENCODE, AUD_DECODE, AUD_ALIGN, AUD_DONE, AUD_FAILED };
 struct aud_job;
 /* ERR_AGAIN: all slots are taken. ERR_INVAL, ERR_UNSUPPORTED name the parameter. */
 int aud_job_open(struct engine *g, const struct aud_params *p, struct aud_job **out, struct err *e);
 void aud_job_close(struct engine *g, struct aud_job *j); /* NULL is fine */
 enum aud_stage aud_job_stage(const struct aud_job *j);
-/* The next window's text, once; NULL: nothing new. */
+/* The last window's text, once, after the step that ended it; NULL: nothing new. */
 struct aud_piece *aud_job_take(struct aud_job *j);
 int64_t aud_job_seek(const struct aud_job *j); /* frames that are done with */
+/* Attempts at windows after their first, since the last call. */
+int aud_job_retries(struct aud_job *j);
 void aud_job_tokens(const struct aud_job *j, int32_t *n_prompt, int32_t *n_output);
 
 /* One unit of work for all n jobs, which must be in the same stage (AUD_ENCODE, AUD_ALIGN: n is 1). ERR_NOMEM: a job
- * alone has too little memory, or try fewer; ERR_CANCELLED: y asked for it; jobs are then as they were. ERR_DEVICE is
+ * alone has too little memory for the step, or try fewer; ERR_CANCELLED: y asked for it; jobs are then as they were. ERR_DEVICE is
  * sticky. y may be NULL. */
 int eng_audio_step(struct engine *g, struct aud_job *const *jobs, int n, const struct img_yield *y,
                    struct err *e);

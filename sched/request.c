@@ -24,6 +24,11 @@ void request_free(struct request *r)
         free(r->encode->second);
         free(r->encode);
     }
+    if (r->audio) {
+        aud_mel_free(r->audio->mel);
+        free(r->audio->prompt);
+        free(r->audio);
+    }
     free(r->prompt);
     free(r->think);
     free(r->samp.bias);
@@ -35,6 +40,11 @@ void request_free(struct request *r)
 struct req_image *req_image_new(void)
 {
     return mem_calloc(1, sizeof(struct req_image));
+}
+
+struct req_audio *req_audio_new(void)
+{
+    return mem_calloc(1, sizeof(struct req_audio));
 }
 
 struct req_encode *req_encode_new(int n_row, bool pairs)
@@ -57,6 +67,7 @@ void event_drop(const struct event *ev)
 {
     img_pixels_free(ev->px);
     free(ev->vec);
+    aud_piece_free(ev->audio);
 }
 
 struct img_pixels *img_pixels_new(int width, int height)

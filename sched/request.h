@@ -51,6 +51,13 @@ struct req_encode {
         *second; /* [n_row] where a pair's second text begins, counted in its row; NULL: no pairs */
 };
 
+/* What a request to a speech model adds: frames and prompt are owned here, and p points to them. */
+struct req_audio {
+    struct aud_params p;
+    struct aud_mel *mel;
+    int32_t *prompt; /* p.n_prompt tokens, or NULL */
+};
+
 #define REQ_MARK_MAX 16
 
 /* A bound on reasoning, in each choice: after `budget` tokens of it `force` is what comes next, whatever the model would
@@ -87,10 +94,13 @@ struct request {
     struct req_image
         *image; /* of an image model: prompt, max_tokens and samp are not used then; else NULL */
     struct req_encode *encode; /* of an encoder: max_tokens and samp are not used then; else NULL */
+    struct req_audio *audio;   /* of a speech model: the same */
 };
 struct req_image *req_image_new(void); /* zeroed; NULL on ERR_NOMEM */
 /* Room for n_row rows, with `second` for pairs; NULL on ERR_NOMEM. */
 struct req_encode *req_encode_new(int n_row, bool pairs);
+
+struct req_audio *req_audio_new(void); /* zeroed; NULL on ERR_NOMEM */
 
 struct request *request_new(void);    /* zeroed; NULL on ERR_NOMEM */
 void request_free(struct request *r); /* with prompt, bias, mask, grammar; NULL is fine */
@@ -111,6 +121,7 @@ enum event_kind {
     EV_IMAGE, /* picture `choice` is finished: px; after it nothing more of this choice. n_prompt and n_output are
                * this picture's: prompt tokens, latent tokens */
     EV_EMBED, /* vec: the vectors (or scores) of all rows of a request to an encoder; EV_DONE follows */
+    EV_AUDIO, /* audio: what the next window of a recording says */
     EV_DONE,  /* the request ended (all choices, or cancelled): last event, usage is final */
     EV_ERROR, /* the request ended by an error before or during output: last event */
 };
@@ -128,6 +139,7 @@ struct event {
     int64_t eta_us;        /* EV_IMAGE_STEP: expected time to its end */
     struct img_pixels *px; /* EV_IMAGE_STEP, EV_IMAGE: moves with the event */
     float *vec;            /* EV_EMBED: [n_row, dim or n_label], malloc'ed; moves with the event */
+    struct aud_piece *audio; /* EV_AUDIO: moves with the event */
     /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
     int32_t n_prompt, n_cached,
         n_output; /* tokens; n_cached counts the first choice's prefix hit; n_output the EV_TOKENs of
@@ -135,7 +147,7 @@ struct event {
     int n_preempted;
     /* EV_DONE of an image request: n_prompt = prompt tokens encoded (all pictures share them), n_output = latent
      * tokens of the finished pictures; times spent in each stage */
-    int64_t encode_us, denoise_us, decode_us;
+    int64_t encode_us, denoise_us, decode_us; /* of an audio request: encode and decode */
     int64_t arrival_us, scheduled_us, first_token_us, done_us;
 };
 /* Free what moves with an event, for those who don't use it. */

@@ -10,7 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum turn_class { TURN_TEXT, TURN_IMAGE, TURN_N_CLASS };
+enum turn_class { TURN_TEXT, TURN_IMAGE, TURN_AUDIO, TURN_N_CLASS };
 struct turn;
 struct turn_user;
 

@@ -6,6 +6,7 @@
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "sched/audio.h"
 #include "sched/encode.h"
 #include "sched/image.h"
 #include "sched/mailbox.h"
@@ -13,6 +14,7 @@
 
 #define QUEUE_DEFAULT 512
 #define QUEUE_IMAGES  64     /* default of image models */
+#define QUEUE_AUDIO   64     /* default of speech models */
 #define TURN_MSGS     256    /* messages taken between two steps */
 #define EVENT_SPACE   1024   /* events beyond one turn's worth */
 #define IMAGE_SPACE   32     /* of an image model, where each may carry megabytes */
@@ -31,6 +33,7 @@ struct worker {
     struct eng_info info;
     struct eng_image_info image;     /* what info.image points to */
     struct eng_encoder_info encoder; /* the same */
+    struct eng_audio_info audio;     /* the same */
     bool have_info, stop, draining;
     int64_t drain_us;
     struct sched_stats stats;      /* as of the last turn, with: */
@@ -38,9 +41,10 @@ struct worker {
     int64_t waiting_tok, mail_tok; /* prompt tokens of those */
 
     struct engine *g; /* engine thread only, from here on */
-    struct sched *s;  /* one of the three */
+    struct sched *s;  /* one of the four */
     struct image_lane *lane;
     struct encode_lane *enc;
+    struct audio_lane *speech;
     struct turn_user *user; /* NULL: no turns are taken */
     int64_t beat_us;
 };
@@ -91,6 +95,18 @@ static int open_encoder(struct worker *w, struct err *e)
     return rc;
 }
 
+static int open_speech(struct worker *w, struct err *e)
+{
+    struct audio_opts ao = {.emit = emit, .pause = pause_step, .arg = w};
+    w->o.max_queue = w->o.max_queue_audio > 0 ? w->o.max_queue_audio : QUEUE_AUDIO;
+    w->o.max_queue_tokens = 0;
+    w->o.max_running = 0;
+    int rc = audio_lane_open(&w->speech, w->g, &ao, e);
+    if (!rc)
+        w->turn_events = audio_lane_events_max(w->speech, TURN_MSGS + (size_t)w->o.max_queue);
+    return rc;
+}
+
 static int open_sched(struct worker *w, struct err *e)
 {
     struct sched_opts so = {.policy = w->o.policy,
@@ -120,12 +136,13 @@ static int open_engine(struct worker *w, struct err *e)
     bool image = info->image != NULL;
     rc = image           ? open_lane(w, e)
          : info->encoder ? open_encoder(w, e)
+         : info->audio   ? open_speech(w, e)
                          : open_sched(w, e); /* refuse() reads the bounds once we are ready */
     if (rc)
         return rc;
     /* A device with look-ahead has its own queue: waiting for turns would only empty it. */
     if (w->o.turn && (image || !info->lookahead)) {
-        w->user = turn_join(w->o.turn, image ? TURN_IMAGE : TURN_TEXT);
+        w->user = turn_join(w->o.turn, image ? TURN_IMAGE : info->audio ? TURN_AUDIO : TURN_TEXT);
         if (!w->user)
             return err_set(e, ERR_NOMEM, "worker: no memory for its turns");
     }
@@ -141,6 +158,10 @@ static int open_engine(struct worker *w, struct err *e)
         w->encoder = *info->encoder;
         w->info.encoder = &w->encoder;
     }
+    if (info->audio) {
+        w->audio = *info->audio;
+        w->info.audio = &w->audio;
+    }
     w->have_info = true;
     pthread_mutex_unlock(&w->lock);
     return 0;
@@ -150,9 +171,10 @@ static int open_engine(struct worker *w, struct err *e)
 
 static bool idle(const struct worker *w)
 {
-    return w->lane  ? image_lane_idle(w->lane)
-           : w->enc ? encode_lane_idle(w->enc)
-                    : sched_idle(w->s);
+    return w->lane     ? image_lane_idle(w->lane)
+           : w->enc    ? encode_lane_idle(w->enc)
+           : w->speech ? audio_lane_idle(w->speech)
+                       : sched_idle(w->s);
 }
 
 static void submit(struct worker *w, struct request *r)
@@ -161,6 +183,8 @@ static void submit(struct worker *w, struct request *r)
         image_lane_submit(w->lane, r);
     else if (w->enc)
         encode_lane_submit(w->enc, r);
+    else if (w->speech)
+        audio_lane_submit(w->speech, r);
     else
         sched_submit(w->s, r);
 }
@@ -171,6 +195,8 @@ static void cancel(struct worker *w, uint64_t req)
         image_lane_cancel(w->lane, req);
     else if (w->enc)
         encode_lane_cancel(w->enc, req);
+    else if (w->speech)
+        audio_lane_cancel(w->speech, req);
     else
         sched_cancel(w->s, req);
 }
@@ -181,6 +207,8 @@ static void fail_all(struct worker *w, int code, const char *text)
         image_lane_fail_all(w->lane, code, text);
     else if (w->enc)
         encode_lane_fail_all(w->enc, code, text);
+    else if (w->speech)
+        audio_lane_fail_all(w->speech, code, text);
     else
         sched_fail_all(w->s, code, text);
 }
@@ -190,9 +218,10 @@ static int step(struct worker *w, struct err *e)
     bool work = !idle(w);
     if (work)
         turn_take(w->user);
-    int rc = w->lane  ? image_lane_step(w->lane, e)
-             : w->enc ? encode_lane_step(w->enc, e)
-                      : sched_step(w->s, e);
+    int rc = w->lane     ? image_lane_step(w->lane, e)
+             : w->enc    ? encode_lane_step(w->enc, e)
+             : w->speech ? audio_lane_step(w->speech, e)
+                         : sched_step(w->s, e);
     if (work)
         turn_give(w->user);
     return rc;
@@ -205,17 +234,20 @@ static void publish(struct worker *w, int taken, int64_t taken_tok)
         image_lane_stats_get(w->lane, &st);
     else if (w->enc)
         encode_lane_stats_get(w->enc, &st);
+    else if (w->speech)
+        audio_lane_stats_get(w->speech, &st);
     else
         sched_stats_get(w->s, &st);
     st.heartbeat_us = clock_us();
     pthread_mutex_lock(&w->lock);
     w->stats = st;
-    w->live = w->lane  ? image_lane_live(w->lane)
-              : w->enc ? encode_lane_live(w->enc)
-                       : sched_live(w->s);
-    w->waiting_tok = w->lane  ? 0
-                     : w->enc ? encode_lane_waiting_tokens(w->enc)
-                              : sched_waiting_tokens(w->s);
+    w->live = w->lane     ? image_lane_live(w->lane)
+              : w->enc    ? encode_lane_live(w->enc)
+              : w->speech ? audio_lane_live(w->speech)
+                          : sched_live(w->s);
+    w->waiting_tok = w->enc ? encode_lane_waiting_tokens(w->enc)
+                     : w->s ? sched_waiting_tokens(w->s)
+                            : 0;
     w->mail -= taken;
     w->mail_tok -= taken_tok;
     pthread_mutex_unlock(&w->lock);
@@ -246,7 +278,7 @@ static void take_messages(struct worker *w)
         publish(w, taken, tok);
 }
 
-/* Between operations of an image step: others may have the device, the heart beats, and a cancelled step ends. */
+/* Between operations of a long step: others may have the device, the heart beats, and a cancelled step ends. */
 static int64_t pause_step(void *arg)
 {
     struct worker *w = arg;
@@ -258,8 +290,10 @@ static int64_t pause_step(void *arg)
     w->stats.heartbeat_us = now;
     bool stop = w->stop;
     pthread_mutex_unlock(&w->lock);
-    if (stop)
+    if (stop && w->lane)
         image_lane_interrupt(w->lane);
+    else if (stop)
+        audio_lane_interrupt(w->speech);
     else if (mailbox_room(&w->mb) >= w->turn_events) /* for a batch of messages and the step */
         take_messages(w);
     return waited;
@@ -334,6 +368,7 @@ static void *run(void *arg)
     sched_close(w->s);
     image_lane_close(w->lane);
     encode_lane_close(w->enc);
+    audio_lane_close(w->speech);
     turn_leave(w->user);
     eng_close(w->g);
     return NULL;

@@ -1,6 +1,6 @@
 /* The engine thread and its two mailboxes. The server owns one worker per served model: it opens the
  * engine on its own thread, then loops: take submits and cancels, plan, step, harvest, post events. The model decides
- * who plans: the token scheduler (sched.h), the image lane (image.h) or the encoder lane (encode.h). All functions may be called from the loop
+ * who plans: the token scheduler (sched.h), the image lane (image.h), the encoder lane (encode.h) or the speech lane (audio.h). All functions may be called from the loop
  * thread; `notify` is called on the engine thread. */
 #ifndef SCHED_WORKER_H
 #define SCHED_WORKER_H
@@ -25,6 +25,7 @@ struct worker_opts { /* zero = default */
     int max_running_images;  /* pictures of an image model at work at once; 0 = 8 */
     int max_queue_images;    /* waiting requests of an image model; 0 = 64 */
     int64_t image_step_rows; /* of a denoising step; 0 = 2048 on a CPU, else 16384 */
+    int max_queue_audio;     /* waiting requests of a speech model; 0 = 64 */
     struct turn
         *turn; /* of the device that the process's engines share; NULL: a device of one's own */
     void (*notify)(
@@ -65,6 +66,16 @@ struct image_stats { /* of an image model */
     double us_per_image; /* recent device time of a picture; 0 = not known yet */
 };
 
+struct audio_stats {                        /* of a speech model */
+    int jobs;                               /* recordings at work */
+    uint64_t recordings, windows;           /* finished; encoded */
+    uint64_t retries;                       /* attempts at a window after its first */
+    double seconds;                         /* of sound that is done with */
+    int64_t encode_us, decode_us, align_us; /* device time */
+    uint64_t decode_steps, decode_rows;
+    double us_per_second; /* recent device time of a second of sound; 0 = not known yet */
+};
+
 struct sched_stats {      /* a consistent snapshot */
     int running, waiting; /* requests */
     int running_seqs;
@@ -82,6 +93,7 @@ struct sched_stats {      /* a consistent snapshot */
     double tokens_per_s;   /* recent service rate, for Retry-After */
     double requests_per_s;
     struct image_stats image;
+    struct audio_stats audio;
 };
 void worker_stats(struct worker *w, struct sched_stats *out);
 

@@ -102,6 +102,7 @@ static int submit_one(struct xchg *x, int i)
     t->n = r->n;
     t->image = r->image != NULL;
     t->encode = r->encode != NULL;
+    t->audio = r->audio != NULL;
     t->max_tokens = r->max_tokens;
     r->id = c->req_id[i] = t->id;
     int rc = worker_submit(s->m[c->model].w, r);

@@ -146,7 +146,11 @@ static void check_body(struct xchg *x, struct MHD_Connection *c)
     const char *coding = srv_head_value(c, "Content-Encoding");
     const char *type = srv_head_value(c, "Content-Type");
     const char *length = srv_head_value(c, "Content-Length");
+    bool sound = x->call.route && x->call.route->flags & API_AUDIO;
     int64_t max = x->s->conf->max_body_bytes;
+    if (sound && x->s->conf->max_audio_bytes > max)
+        max = x->s->conf->max_audio_bytes;
+    x->body.limit = (size_t)max;
     if (coding && strcasecmp(coding, "identity") != 0)
         srv_refuse(x, ERR_MEDIA, 0,
                    "Content-Encoding '%.40s' is not supported; send the body plain.", coding);
@@ -155,9 +159,8 @@ static void check_body(struct xchg *x, struct MHD_Connection *c)
                    type);
     long long n = length ? strtoll(length, NULL, 10) : 0;
     if (n > max)
-        srv_refuse(x, ERR_TOO_LARGE, 0,
-                   "The request body of %lld bytes is larger than max-body-bytes (%lld).", n,
-                   (long long)max);
+        srv_refuse(x, ERR_TOO_LARGE, 0, "The request body of %lld bytes is larger than %s (%lld).",
+                   n, sound ? "max-audio-bytes" : "max-body-bytes", (long long)max);
     /* A client that waits for "100 Continue" learns the refusal before it sends; a very long body is not read. */
     if (x->refuse.code && (srv_head_value(c, "Expect") || n > (64 << 20)))
         x->refuse.now = true;

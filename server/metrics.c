@@ -90,6 +90,14 @@ static void on_end(struct metrics_model *m, const struct slot *t, const struct e
         observe(m, HIST_PROMPT, ev->n_prompt);
         return;
     }
+    if (t->audio) {
+        m->finished[METRICS_STOP]++;
+        observe_span(m, HIST_TTFT, ev->arrival_us, ev->first_token_us);
+        observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
+        observe(m, HIST_PROMPT, ev->n_prompt);
+        observe(m, HIST_GENERATION, ev->n_output);
+        return;
+    }
     if (t->image) { /* the rest is about tokens */
         observe_span(m, HIST_INFERENCE, ev->scheduled_us, ev->done_us);
         observe(m, HIST_PARAM_N, t->n);
@@ -126,6 +134,8 @@ void metrics_event(struct metrics *m, struct slot *t, const struct event *ev)
     case EV_IMAGE:
         metrics_finish(m, t->model, FINISH_STOP);
         break;
+    case EV_AUDIO:
+        break; /* a request counts once, at its end */
     case EV_EMBED:
         metrics_finish(m, t->model, FINISH_STOP);
         break;

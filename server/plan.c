@@ -34,7 +34,8 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
                            .max_seqs = (int)c->max_sequences,
                            .max_rows = (int)c->step_tokens,
                            .work_bytes = (size_t)c->image_work_bytes,
-                           .cond_bytes = (size_t)c->image_prompt_cache_bytes};
+                           .cond_bytes = (size_t)c->image_prompt_cache_bytes,
+                           .max_audio = (int)c->max_running_audio};
     if (strcmp(c->precision, "f32") == 0)
         o->precision = PRECISION_F32;
     else if (strcmp(c->precision, "int8") == 0)

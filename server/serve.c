@@ -64,6 +64,7 @@ static void worker_options(const struct conf *c, struct srv_model *m, const char
         .max_running_images = (int)c->max_running_images,
         .max_queue_images = (int)c->max_queue_images,
         .image_step_rows = c->image_step_rows,
+        .max_queue_audio = (int)c->max_queue_audio,
         .turn = m->s->turn,
         .notify = on_notify,
         .notify_arg = &m->async,
@@ -122,6 +123,14 @@ static int add_model(struct srv *s, int i, struct err *e)
     return rc;
 }
 
+/* Weights of whole thousands: each kind beside text has its percentage when those two alone wait. */
+static void shares(const struct conf *c, int share[TURN_N_CLASS])
+{
+    share[TURN_TEXT] = 1000;
+    share[TURN_IMAGE] = (int)(1000 * c->image_share / (100 - c->image_share));
+    share[TURN_AUDIO] = (int)(1000 * c->audio_share / (100 - c->audio_share));
+}
+
 static int open_models(struct srv *s, struct err *e)
 {
     const struct conf *c = s->conf;
@@ -140,6 +149,9 @@ static int open_models(struct srv *s, struct err *e)
         .request_timeout_s = c->request_timeout,
         .queue_timeout_s = c->queue_timeout > 0 ? c->queue_timeout : 1e8, /* 0 = none */
         .image_queue_timeout_s = c->image_queue_timeout > 0 ? c->image_queue_timeout : 1e8,
+        .audio_queue_timeout_s = c->audio_queue_timeout > 0 ? c->audio_queue_timeout : 1e8,
+        .audio_seconds_max = c->audio_seconds_max,
+        .audio_memory = (size_t)c->audio_memory,
         .max_image_n = (int)c->image_n_max,
         .max_image_pixels = c->image_pixels_max,
         .image_url_ttl_s = c->image_url_ttl,
@@ -154,8 +166,8 @@ static int open_models(struct srv *s, struct err *e)
     if (c->model.n > SRV_MODELS)
         return err_set(e, ERR_INVAL, "more than %d models", SRV_MODELS);
     /* One turn object even for one model: it costs a lock a step, and its clock feeds the metrics. */
-    int share[TURN_N_CLASS] = {
-        [TURN_TEXT] = 100 - (int)c->image_share, [TURN_IMAGE] = (int)c->image_share};
+    int share[TURN_N_CLASS];
+    shares(c, share);
     s->turn = turn_open(share);
     int rc = s->turn ? api_open(&s->api, &o, e) : err_set(e, ERR_NOMEM, "no memory");
     for (int i = 0; !rc && i < c->model.n; i++)

@@ -14,6 +14,7 @@ struct slot {
     int n, n_last;    /* choices; length of last_us */
     bool image;       /* asks for pictures */
     bool encode;      /* asks for vectors */
+    bool audio;       /* of a speech model */
     int32_t max_tokens;
     int64_t first_us; /* of the first token of any choice */
     int64_t *last_us; /* [n_last] of each choice's newest token */

@@ -146,6 +146,13 @@ int64_t aud_job_seek(const struct aud_job *j)
     return j->seek < j->p.mel->n_frame ? j->seek : j->p.mel->n_frame;
 }
 
+int aud_job_retries(struct aud_job *j)
+{
+    int n = j->n_retry;
+    j->n_retry = 0;
+    return n;
+}
+
 void aud_job_tokens(const struct aud_job *j, int32_t *n_prompt, int32_t *n_output)
 {
     *n_prompt = j->n_prompt;
@@ -236,7 +243,6 @@ static int take_logits(struct aud_job *j, float *z)
     return 0;
 }
 
-/* Jobs that fail for want of memory here are left with their attempt ended: the caller ends them. */
 static int decode(struct audio_model *m, struct aud_job *const *jobs, int n,
                   const struct img_yield *y, struct err *e)
 {
@@ -259,7 +265,7 @@ static int decode(struct audio_model *m, struct aud_job *const *jobs, int n,
     float *z = m->logits;
     for (int i = 0; i < n && !rc; i++) {
         if (take_logits(jobs[i], z))
-            rc = err_set(e, ERR_NOMEM, "no memory for a window's text");
+            jobs[i]->stage = AUD_FAILED;
         z += (size_t)r.row[i].n_logit * (size_t)m->t.n_vocab;
     }
     return rc;
@@ -286,9 +292,10 @@ int audio_model_step(struct audio_model *m, struct aud_job *const *jobs, int n,
     case AUD_ALIGN:
         rc = aud_words(jobs[0], y, e);
         if (!rc && aud_window_done(jobs[0]))
-            rc = err_set(e, ERR_NOMEM, "no memory for a window's words");
+            jobs[0]->stage = AUD_FAILED;
         break;
     case AUD_DONE:
+    case AUD_FAILED:
         return err_set(e, ERR_INVAL, "audio step: a job is finished");
     }
     if (rc == ERR_DEVICE)

@@ -94,6 +94,7 @@ struct aud_job {
     int64_t next_seek;              /* after the piece */
     bool single_end;                /* its last token is a time alone */
     int32_t n_prompt, n_output;
+    int n_retry;
 };
 
 /* The window at j->seek comes next, or the end. */

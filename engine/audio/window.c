@@ -14,6 +14,7 @@
 static int retry(struct aud_job *j)
 {
     j->heat++;
+    j->n_retry++;
     j->begun = false;
     j->n_seq = j->n_prefix;
     j->sum_logprob = 0;
