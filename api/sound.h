@@ -4,7 +4,7 @@
 #ifndef API_SOUND_H
 #define API_SOUND_H
 
-#include "engine/audio.h"
+#include "sched/request.h" /* engine/audio.h */
 
 struct sound_limits {
     double seconds_max;

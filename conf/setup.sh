@@ -8,7 +8,7 @@ cd "$(dirname "$0")/.."
 # stepd pull fetches catalogue models with pip.
 BUILD_DEBS="gcc libc6-dev make pkg-config python3 python3-pip ca-certificates libmicrohttpd-dev libuv1-dev
   libjansson-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libinih-dev libgnutls28-dev
-  libpng-dev libjpeg-dev libwebp-dev"
+  libpng-dev libjpeg-dev libwebp-dev zlib1g-dev libsndfile1-dev libsamplerate0-dev"
 TEST_DEBS="libcmocka-dev python3-venv xz-utils curl procps openssl systemd"
 BENCH_DEBS="python3-venv"
 DEPLOY_DEBS="buildah debootstrap git util-linux curl procps"
@@ -33,7 +33,7 @@ as_root() {
 debs() {
     if ! command -v dpkg-query >/dev/null; then
         say "this is no Debian-like system; install the equivalents of: $*"
-        pkg-config --exists libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls libpng libjpeg libwebp libwebpdemux libwebpmux && return
+        pkg-config --exists libmicrohttpd libuv jansson libpcre2-8 libutf8proc libcurl inih gnutls libpng libjpeg libwebp libwebpdemux libwebpmux zlib sndfile samplerate && return
         exit 1
     fi
     todo=$(missing_debs "$@")

@@ -66,11 +66,11 @@ static void log_model(const struct srv_model *m, const struct eng_info *e, int64
                  e->backend, e->n_ctx, e->n_block, (long long)ms);
 }
 
-enum kind { KIND_TEXT, KIND_ENCODER, KIND_IMAGE, N_KIND };
+enum kind { KIND_TEXT, KIND_ENCODER, KIND_IMAGE, KIND_AUDIO, N_KIND };
 
 static enum kind kind_of(const struct eng_info *e)
 {
-    return e->image ? KIND_IMAGE : e->encoder ? KIND_ENCODER : KIND_TEXT;
+    return e->image ? KIND_IMAGE : e->encoder ? KIND_ENCODER : e->audio ? KIND_AUDIO : KIND_TEXT;
 }
 
 /* A line to try for the first model of each kind. */
@@ -90,6 +90,11 @@ static void print_curl(const struct srv *s, const char *at, enum kind kind)
         i++;
     if (i == s->n_model)
         return;
+    if (kind == KIND_AUDIO) {
+        fprintf(stderr, "  curl %s/v1/audio/transcriptions%s -F model=%s -F file=@speech.wav\n", at,
+                s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "", s->m[i].name);
+        return;
+    }
     fprintf(stderr,
             "  curl %s/v1/%s -H 'Content-Type: application/json'%s -d '{\"model\":\"%s\",%s}'\n",
             at, line[kind].path, s->auth.n ? " -H \"Authorization: Bearer $KEY\"" : "",

@@ -100,8 +100,8 @@ void metrics__images(struct srv *s, const struct sched_stats *st, struct buf *b)
     write_stages(s, st, b);
     write_rows(s, st, b);
     metrics__head(b, "stepd:device_seconds_total", "counter",
-                  "Time that models of words and of pictures had the device in turns.");
-    static const char *const class[TURN_N_CLASS] = {"text", "images"};
+                  "Time that models of words, of pictures and of speech had the device in turns.");
+    static const char *const class[TURN_N_CLASS] = {"text", "images", "audio"};
     for (int i = 0; i < TURN_N_CLASS; i++)
         buf_fmt(b, "stepd:device_seconds_total{class=\"%s\"} %.6f\n", class[i],
                 (double)turn_used_us(s->turn, (enum turn_class)i) / 1e6);

@@ -25,5 +25,7 @@ void metrics__tail(struct buf *b, const char *name, const struct srv_model *m, d
 struct srv;
 struct sched_stats;
 void metrics__images(struct srv *s, const struct sched_stats *st, struct buf *b);
+/* metrics_audio.c: of speech models. */
+void metrics__audio(struct srv *s, const struct sched_stats *st, struct buf *b);
 
 #endif

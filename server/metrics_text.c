@@ -257,5 +257,6 @@ void metrics_write(struct srv *s, struct buf *out)
     write_hists(s, out);
     write_steps(s, st, out);
     metrics__images(s, st, out);
+    metrics__audio(s, st, out);
     write_process(s, out);
 }

@@ -12,6 +12,7 @@ TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.join(TOP, "tests"))
 from daemon import Daemon, tiny_model  # noqa: E402
 
+JSON, FORM = "application/json", "multipart/form-data"
 # Where the parsers' tables are: path -> (file, name of the array) ...
 TABLES = {
     "/v1/chat/completions": [("api/gen_params.c", "gen_fields"), ("api/chat.c", "known")],
@@ -22,6 +23,8 @@ TABLES = {
     "/v1/embeddings": [("api/embed.c", "fields"), ("api/embeddings.c", "known")],
     "/v1/images/generations": [("api/images_params.c", "img_fields")],
     "/v1/images/edits": [("api/images_params.c", "img_fields"), ("api/images.c", "edits")],
+    "/v1/audio/transcriptions": [("api/audio.c", "stt_fields")],
+    "/v1/audio/translations": [("api/audio.c", "stt_fields")],
 }
 
 
@@ -44,7 +47,7 @@ class OpenApi(unittest.TestCase):
         cls.doc = json.loads(body)
 
     def properties(self, path):
-        return self.doc["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]["properties"]
+        return self.doc["paths"][path]["post"]["requestBody"]["content"][FORM if "/audio/" in path else JSON]["schema"]["properties"]
 
     def test_valid(self):
         if not importlib.util.find_spec("openapi_spec_validator"):

@@ -149,7 +149,7 @@ class Docs(unittest.TestCase):
 
     def test_options(self):
         options = set(re.findall(r"^OPT\((\w+),", read("conf/options.def"), re.M))
-        named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md") + read("docs/images.md")))
+        named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md") + read("docs/images.md") + read("docs/audio.md")))
         # Words with dashes that are no options.
         named -= {"no-new-privileges", "x-request-id", "x-api-key"}
         self.assertEqual(sorted(n for n in named if n.replace("-", "_") not in options), [])
@@ -187,6 +187,15 @@ class Docs(unittest.TestCase):
         sources = read("api/images.c") + read("api/images_input.c")
         for code in ("invalid_image", "image_too_large", "invalid_multipart"):
             self.assertIn(f'"{code}"', sources)
+            self.assertIn(f"`{code}`", doc)
+
+    def test_audio_fields(self):
+        doc = read("docs/audio.md")
+        fields = re.search(r"stt_fields\[\] = \{(.*?)NULL\s*\}", read("api/audio.c"), re.S).group(1)
+        for field in re.findall(r'"(\w+)"', fields):
+            self.assertIn(f"`{field}`", doc)
+        for code in ("invalid_audio", "audio_too_long", "invalid_multipart"):
+            self.assertIn(f'"{code}"', read("api/audio.c"))
             self.assertIn(f"`{code}`", doc)
 
     def test_error_codes(self):

@@ -22,6 +22,7 @@ RULES = {
     "engine/models": [BASE, "engine/"],
     "engine/image": [BASE, "engine/"],
     "engine/encode": [BASE, "engine/"],
+    "engine/audio": [BASE, "engine/"],
     "engine/ref": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine/cpu": [BASE, "engine/ops.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,
     "engine": [BASE, "engine/"],
@@ -47,6 +48,9 @@ SYSTEM = {
     "png.h": ("api",),
     "jpeglib.h": ("api",),
     "webp/": ("api",),
+    "sndfile.h": ("api",),
+    "samplerate.h": ("api",),
+    "zlib.h": ("engine/audio",),
     "cuda": ("cuda",),
 }
 

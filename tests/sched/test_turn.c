@@ -80,7 +80,7 @@ static double part_of_images(struct turn *t)
 static void test_share(void **st)
 {
     (void)st;
-    struct turn *t = turn_open((int[]){67, 33});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){67, 33});
     int64_t end = clock_us() + 700000;
     struct task k[] = {
         {.t = t, .c = TURN_TEXT, .until_us = end, .hold_us = 3000, .n_op = 1, .away_us = 50},
@@ -96,7 +96,7 @@ static void test_share(void **st)
 static void test_many(void **st)
 {
     (void)st;
-    struct turn *t = turn_open((int[]){1, 1});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){1, 1});
     int64_t end = clock_us() + 700000;
     struct task k[4];
     for (int i = 0; i < 4; i++)
@@ -119,7 +119,7 @@ static void test_many(void **st)
 static void test_no_credit(void **st)
 {
     (void)st;
-    struct turn *t = turn_open((int[]){50, 50});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){50, 50});
     int64_t now = clock_us();
     struct task k[] = {
         {.t = t, .c = TURN_IMAGE, .until_us = now + 900000, .hold_us = 2000, .n_op = 250},
@@ -142,7 +142,7 @@ static void test_no_credit(void **st)
 static void test_no_debt(void **st)
 {
     (void)st;
-    struct turn *t = turn_open((int[]){50, 50});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){50, 50});
     int64_t now = clock_us();
     struct task k[] = {
         {.t = t, .c = TURN_TEXT, .until_us = now + 600000, .hold_us = 2000, .n_op = 1},
@@ -162,7 +162,7 @@ static void test_no_debt(void **st)
 static void test_alone(void **st)
 {
     (void)st;
-    struct turn *t = turn_open((int[]){67, 33});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){67, 33});
     struct turn_user *u = turn_join(t, TURN_IMAGE);
     turn_take(u);
     int64_t from = clock_us();

@@ -554,7 +554,7 @@ static void test_image_turns(void **st)
     fake.sleep = true;
     int n[EV_ERROR + 1] = {0};
     struct event last;
-    struct turn *t = turn_open((int[]){67, 33});
+    struct turn *t = turn_open((int[TURN_N_CLASS]){67, 33});
     struct turn_user *text = turn_join(t, TURN_TEXT);
     struct worker *w = start((struct worker_opts){.turn = t});
     wait_phase(w, WORKER_READY);
@@ -577,7 +577,7 @@ static void test_image_turns(void **st)
 
     reset(40);
     memset(n, 0, sizeof n);
-    t = turn_open((int[]){67, 33});
+    t = turn_open((int[TURN_N_CLASS]){67, 33});
     w = start((struct worker_opts){.turn = t});
     wait_phase(w, WORKER_READY);
     assert_int_equal(worker_submit(w, make(1, 20, 10)), 0);
