@@ -1,5 +1,6 @@
 /* POST /v1/chat/completions. */
 #include "api/gen.h"
+#include "api/stream_impl.h"
 #include "api/structured.h"
 
 static const char *const known[] = {"messages",
@@ -262,8 +263,9 @@ int chat_parse(struct api_call *c, struct gen *g, json_t *o)
         return api__nomem(c);
     if (chat_prompt(c, g, o) || chat_think_budget(c, g))
         return ERR_INVAL;
+    bool whole = g->parse.family && g->parse.family->whole;
     if (g->samp.grammar &&
-        g->parse.think_close) { /* the answer's format begins after its reasoning */
+        (g->parse.think_close || whole)) { /* the answer's format begins after its reasoning */
         grammar_unref(g->samp.grammar);
         g->samp.grammar = NULL;
         g->think_first = true;

@@ -9,7 +9,7 @@
 
 #define CHOICES_MAX 10000
 
-enum kind { NOTHING, JSON_SCHEMA, JSON_ANY, REGEX, CHOICE, GRAMMAR };
+enum kind { NOTHING, JSON_SCHEMA, JSON_ANY, REGEX, CHOICE, GRAMMAR, TAG };
 
 struct wanted {
     enum kind kind;
@@ -18,6 +18,7 @@ struct wanted {
     char param[80];    /* where v stands */
     json_t *parsed;    /* a schema that came as a text, or NULL */
     struct schema_opts o;
+    const struct api_model *m;
     const struct gen *think_first; /* what may stand before it; NULL: nothing */
 };
 
@@ -34,6 +35,8 @@ static gr_expr language(struct gr_builder *b, const struct wanted *w, struct sch
         return gr_regex(b, text, GR_UTF8, 0);
     case GRAMMAR:
         return gr_grammar_text(b, text);
+    case TAG:
+        return structural_tag_add(b, w->m, w->v, e);
     default: {
         size_t n = json_array_size(w->v);
         gr_expr *kid = mem_alloc(n * sizeof *kid);
@@ -54,7 +57,7 @@ static gr_expr build(struct gr_builder *b, void *arg, struct schema_err *e)
 {
     const struct wanted *w = arg;
     gr_expr x = language(b, w, e);
-    return w->think_first ? gr_seq2(b, tools_think_prefix(b, w->think_first), x) : x;
+    return w->think_first ? gr_seq2(b, tools_answer_prefix(b, w->think_first), x) : x;
 }
 
 /* ---- reading ---- */
@@ -86,26 +89,53 @@ static int want_text(struct api_call *c, struct wanted *w, enum kind kind, const
     return want(c, w, kind, field, param, v);
 }
 
+/* An object or its text: *v, which w keeps. `what` it should be, for messages. */
+static int parse_text(struct api_call *c, struct wanted *w, const char *param, const char *what,
+                      const json_t **v)
+{
+    json_error_t je;
+    struct view text = {json_string_value(*v), json_string_length(*v)};
+    if (!json_is_string(*v))
+        return 0;
+    json_decref(w->parsed); /* of a field before: then this one is too many */
+    w->parsed = NULL;
+    if (api__json_depth(text.p, text.len) > c->api->o.max_json_depth ||
+        api__json_load(&w->parsed, text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je))
+        return api__bad(c, param, "invalid_value", "Invalid '%s': not the text of a %s.", param,
+                        what);
+    *v = w->parsed;
+    return 0;
+}
+
 /* A schema as an object, or as its text. */
 static int want_schema(struct api_call *c, struct wanted *w, const char *field, const char *param,
                        const json_t *v)
 {
     if (!v || json_is_null(v))
         return 0;
-    if (json_is_string(v)) {
-        json_error_t je;
-        struct view text = {json_string_value(v), json_string_length(v)};
-        if (api__json_depth(text.p, text.len) > c->api->o.max_json_depth ||
-            api__json_load(&w->parsed, text, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &je))
-            return api__bad(c, param, "invalid_value",
-                            "Invalid '%s': not the text of a JSON schema.", param);
-        v = w->parsed;
-    }
+    if (parse_text(c, w, param, "JSON schema", &v))
+        return ERR_INVAL;
     if (!json_is_object(v) && !json_is_boolean(v))
         return api__bad(c, param, "invalid_type",
                         "Invalid type for '%s': expected a JSON schema, but got %s.", param,
                         api__json_type(v));
     return want(c, w, JSON_SCHEMA, field, param, v);
+}
+
+/* A structural tag as an object, or as its text. */
+static int want_tag(struct api_call *c, struct wanted *w, const char *field, const char *param,
+                    const json_t *v)
+{
+    if (!v || json_is_null(v))
+        return 0;
+    if (parse_text(c, w, param, "structural tag", &v))
+        return ERR_INVAL;
+    if (!json_object_get(v, "structures") && !json_object_get(v, "format"))
+        return api__bad(c, param, "invalid_value",
+                        "Invalid '%s': expected an object with 'structures' and 'triggers', or "
+                        "with a 'format'.",
+                        param);
+    return want(c, w, TAG, field, param, v);
 }
 
 static int want_choice(struct api_call *c, struct wanted *w, const char *field, const char *param,
@@ -141,10 +171,12 @@ static int response_format(struct api_call *c, struct wanted *w, json_t *o)
             return want_schema(c, w, "response_format", "response_format.schema", s);
         return want(c, w, JSON_ANY, "response_format", "response_format", NULL);
     }
+    if (type && strcmp(type, "structural_tag") == 0)
+        return want_tag(c, w, "response_format", "response_format", rf);
     if (!type || strcmp(type, "json_schema") != 0)
-        return api__bad(
-            c, "response_format.type", "invalid_value",
-            "Invalid 'response_format.type': expected 'text', 'json_object' or 'json_schema'.");
+        return api__bad(c, "response_format.type", "invalid_value",
+                        "Invalid 'response_format.type': expected 'text', 'json_object', "
+                        "'json_schema' or 'structural_tag'.");
     json_t *js = json_object_get(rf, "json_schema");
     if (!js && json_object_get(rf, "schema"))
         return want_schema(c, w, "response_format", "response_format.schema",
@@ -188,10 +220,9 @@ static int structured_outputs(struct api_call *c, struct wanted *w, json_t *o)
         want_choice(c, w, f, "structured_outputs.choice", json_object_get(so, "choice")) ||
         want_text(c, w, GRAMMAR, f, "structured_outputs.grammar", json_object_get(so, "grammar")))
         return ERR_INVAL;
-    const json_t *tag = json_object_get(so, "structural_tag");
-    if (tag && !json_is_null(tag))
-        return api__bad(c, "structured_outputs.structural_tag", "unsupported_parameter",
-                        "'structured_outputs.structural_tag' is not supported by this server.");
+    if (want_tag(c, w, f, "structured_outputs.structural_tag",
+                 json_object_get(so, "structural_tag")))
+        return ERR_INVAL;
     return any ? want(c, w, JSON_ANY, f, f, NULL) : 0;
 }
 
@@ -214,7 +245,7 @@ static int read_fields(struct api_call *c, struct wanted *w, json_t *o)
 
 int structured_params(struct api_call *c, struct gen *g, json_t *o)
 {
-    struct wanted w = {.think_first = g->think_first ? g : NULL};
+    struct wanted w = {.m = g->m, .think_first = g->think_first ? g : NULL};
     int rc = read_fields(c, &w, o);
     if (!rc && w.kind != NOTHING) {
         char *text = w.v ? json_dumps(w.v, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;

@@ -22,8 +22,18 @@ struct gram_job {
 int gram_make(struct api_call *c, struct api_model *m, const struct gram_job *job,
               struct grammar **out);
 
+/* gram_mark.c: a text of the model's own format, its control tokens as tokens and the rest as text ("" and NULL: nothing);
+ * and whether it begins with a control token, which free text cannot hold. */
+gr_expr gram_mark(struct gr_builder *b, const struct api_model *m, const char *text);
+bool gram_mark_is_control(const struct api_model *m, const char *text);
+/* structural_tag.c: the language of a structural tag. *e: where it is wrong, if it is. */
+gr_expr structural_tag_add(struct gr_builder *b, const struct api_model *m, const json_t *tag,
+                           struct schema_err *e);
+
 /* tools_grammar.c: what may stand before a chat's answer: its reasoning, and where that has begun, the rest of it. */
 gr_expr tools_think_prefix(struct gr_builder *b, const struct gen *g);
+/* The same ahead of an answer that is no call, with what opens it where a family has such a mark. */
+gr_expr tools_answer_prefix(struct gr_builder *b, const struct gen *g);
 
 /* Read the fields of a request into g->samp.grammar. Ends the call and returns ERR_INVAL on a bad one. */
 int structured_params(struct api_call *c, struct gen *g, json_t *o);

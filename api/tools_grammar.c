@@ -20,38 +20,15 @@ struct plan {
 
 /* ---- pieces ---- */
 
-/* A mark as the model writes it: its control tokens as tokens, the rest as text. */
+/* A mark as the model writes it. */
 static gr_expr mark(struct plan *p, const char *text)
 {
-    const struct tokenizer *t = p->g->m->text->tok;
-    struct tok_ids ids = {0};
-    gr_expr out = gr_empty(p->b);
-    bool any = false;
-    if (!text || !*text)
-        return out;
-    if (tok_encode(t, text, strlen(text), TOK_SPECIAL, &ids)) {
-        tok_ids_free(&ids);
-        return gr_fail(p->b, ERR_NOMEM, "no memory");
-    }
-    for (size_t i = 0; i < ids.n; i++)
-        any |= tok_is_control(t, ids.id[i]);
-    for (size_t i = 0; i < ids.n && any; i++) {
-        struct view v = tok_bytes(t, ids.id[i], false);
-        out = gr_seq2(p->b, out,
-                      tok_is_control(t, ids.id[i]) ? gr_token(p->b, ids.id[i])
-                                                   : gr_lit(p->b, v.p, v.len));
-    }
-    tok_ids_free(&ids);
-    return any ? out : gr_str(p->b, text);
+    return gram_mark(p->b, p->g->m, text);
 }
 
 static bool begins_with_control(const struct plan *p, const char *text)
 {
-    const struct api_model *m = p->g->m;
-    for (int i = 0; i < m->n_control; i++)
-        if (m->control[i].len && strncmp(text, m->control[i].p, m->control[i].len) == 0)
-            return true;
-    return false;
+    return gram_mark_is_control(p->g->m, text);
 }
 
 /* Text without the mark in it. Control tokens are in no text, so that one needs no look-out. */
@@ -348,12 +325,17 @@ static gr_expr harmony_call(struct plan *p, size_t i)
                gr_str(b, "json"), mark(p, "<|message|>"), args_of(p, i));
 }
 
-static gr_expr harmony_calls(struct plan *p)
+/* A message of thoughts ahead of what counts, or none. */
+static gr_expr harmony_thoughts(struct plan *p)
 {
     struct gr_builder *b = p->b;
-    gr_expr thoughts = SEQ(b, mark(p, "<|channel|>"), gr_str(b, "analysis"), mark(p, "<|message|>"),
-                           text_to(p, "<|end|>"), mark(p, "<|start|>"), gr_str(b, "assistant"));
-    return gr_seq2(b, gr_opt(b, thoughts), any_tool(p, harmony_call));
+    return gr_opt(b, SEQ(b, mark(p, "<|channel|>"), gr_str(b, "analysis"), mark(p, "<|message|>"),
+                         text_to(p, "<|end|>"), mark(p, "<|start|>"), gr_str(b, "assistant")));
+}
+
+static gr_expr harmony_calls(struct plan *p)
+{
+    return gr_seq2(p->b, harmony_thoughts(p), any_tool(p, harmony_call));
 }
 
 /* ---- whole answers ---- */
@@ -383,6 +365,16 @@ gr_expr tools_think_prefix(struct gr_builder *b, const struct gen *g)
     if (o->thinking)
         return rest;
     return o->think_open ? gr_opt(b, gr_seq2(b, mark(&p, o->think_open), rest)) : gr_empty(b);
+}
+
+gr_expr tools_answer_prefix(struct gr_builder *b, const struct gen *g)
+{
+    struct plan p = {.b = b, .g = g};
+    if (!g->parse.family || !g->parse.family->whole)
+        return tools_think_prefix(b, g);
+    gr_expr json = SEQ(b, gr_str(b, " "), mark(&p, "<|constrain|>"), gr_str(b, "json"));
+    return SEQ(b, harmony_thoughts(&p), mark(&p, "<|channel|>"), gr_str(b, "final"),
+               gr_opt(b, json), mark(&p, "<|message|>"));
 }
 
 /* Text that is no call: without the opening mark, or not beginning as a bare call does. */
