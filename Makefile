@@ -165,7 +165,7 @@ test:
 	@$(MAKE) -s lint
 	@$(MAKE) -s -j2 tests
 	@$(MAKE) -s pull-test
-	@$(MAKE) -s -j2 VARIANT=asan $(filter build/%,$(ASAN_SHORT)) build/asan/stepd
+	@$(MAKE) -s -j2 VARIANT=asan $(filter build/%,$(ASAN_SHORT)) build/asan/stepd $(patsubst $(B)/%,build/asan/%,$(FUZZ))
 	@$(MAKE) -s -j2 VARIANT=tsan $(filter build/%,$(TSAN_SHORT)) build/tsan/stepd
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) $(filter build/%,$(ASAN_SHORT) $(TSAN_SHORT)) \
 	  --serial $(call in_group,models) $(addprefix release=,$(PY_TESTS)) $(filter %.py,$(ASAN_SHORT) $(TSAN_SHORT))
@@ -220,11 +220,11 @@ lint:
 	@$(PYTHON) tests/lint/deps.py
 	@$(PYTHON) tests/lint/size.py
 
-bench: all $(B)/tests/bench/bench_image
+bench: all $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar
 	@conf/setup.sh bench bench-images
 	@$(MAKE) -s pull
 	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
-	@$(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
+	@$(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
 # What is generated from the option table; a test compares.
 docs: all

@@ -42,6 +42,8 @@ gr_expr gr_fail(struct gr_builder *b, int code, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Forget a failure: for a caller that has another way. */
 void gr_forgive(struct gr_builder *b);
+/* Whether the build's time is not up; noted as a failure if it is. For callers that work long without building. */
+bool gr_in_time(struct gr_builder *b);
 
 /* ---- expressions ---- */
 gr_expr gr_empty(struct gr_builder *b); /* the empty text */
@@ -103,7 +105,7 @@ gr_expr gr_grammar_text(struct gr_builder *b, struct view text);
 /* Free text (any characters, control tokens excluded) that has none of the n stop texts in it. With `then`, one of
  * them ends it and is part of it. */
 gr_expr gr_text_until(struct gr_builder *b, const struct view *stop, size_t n, bool then);
-/* A control token itself, e.g. one that opens a tool call. */
+/* A control token itself, e.g. one that opens a tool call. No token of the vocabulary: fails, ERR_INVAL. */
 gr_expr gr_token(struct gr_builder *b, int32_t id);
 
 /* n members (at most 64) in any order, each at most once, min..max of them, those of the bit set `must` for sure. first[i]

@@ -261,7 +261,7 @@ static void fixpoint(struct compiler *c, gr_expr root)
                 if (!c->nullable[e] && nullable_of(c, &x, e))
                     c->nullable[e] = more = true;
             }
-            if (!gr__in_time(c->b))
+            if (!gr_in_time(c->b))
                 break;
         }
     }
@@ -455,7 +455,7 @@ static int32_t emit_seq(struct compiler *c, const struct expr *x, int32_t next)
                 i = from;
                 continue;
             }
-            if (c->b->err.code != ERR_LIMIT || !gr__in_time(c->b))
+            if (c->b->err.code != ERR_LIMIT || !gr_in_time(c->b))
                 return 0;
             gr_forgive(c->b);
         }
@@ -553,7 +553,7 @@ static int32_t emit(struct compiler *c, gr_expr e, int32_t next)
         const struct dfa *d = gr__dfa_of(b, e, x.kind == X_LIT ? 0 : AUTO_STATE);
         if (d) {
             r = term_node(c, d, NULL, next);
-        } else if (b->err.code == ERR_LIMIT && gr__in_time(b)) {
+        } else if (b->err.code == ERR_LIMIT && gr_in_time(b)) {
             gr_forgive(b);
         }
     }

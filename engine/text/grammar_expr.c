@@ -87,7 +87,7 @@ void gr_forgive(struct gr_builder *b)
     b->err = (struct err){0};
 }
 
-bool gr__in_time(struct gr_builder *b)
+bool gr_in_time(struct gr_builder *b)
 {
     if (gr__cpu_us() <= b->deadline_us)
         return true;
@@ -202,9 +202,11 @@ gr_expr gr_lit(struct gr_builder *b, const void *bytes, size_t n)
     size_t at = b->lit.len;
     if (!n || b->err.code)
         return gr_empty(b);
-    buf_add(&b->lit, bytes, n);
-    if (b->lit.failed || b->lit.len > INT32_MAX)
+    if (n > b->lit.limit - at)
         return gr_fail(b, ERR_LIMIT, "too large: its literal texts have too many bytes");
+    buf_add(&b->lit, bytes, n);
+    if (b->lit.failed)
+        return gr_fail(b, ERR_NOMEM, "no memory");
     gr_expr e = gr__add(b, X_LIT, (int32_t)at, (int32_t)n, 0);
     if (e != GR_FAIL && (size_t)b->x[e].a != at)
         b->lit.len = at; /* it was there before */
@@ -402,6 +404,8 @@ gr_expr gr_set(struct gr_builder *b, const gr_expr *first, const gr_expr *later,
 
 gr_expr gr_token(struct gr_builder *b, int32_t id)
 {
+    if (id < 0 || id >= b->v->n_vocab)
+        return gr_fail(b, ERR_INVAL, "there is no token %d", (int)id);
     unsigned char c[CONTROL_LEN] = {CONTROL_BYTE, (unsigned char)(id >> 24),
                                     (unsigned char)(id >> 16), (unsigned char)(id >> 8),
                                     (unsigned char)id};
@@ -447,7 +451,7 @@ const struct dfa *gr__dfa_of(struct gr_builder *b, gr_expr e, size_t most)
             gr_fail(b, rc, rc == ERR_NOMEM ? "no memory" : "not a regular expression");
         return NULL;
     }
-    if (!gr__in_time(b)) {
+    if (!gr_in_time(b)) {
         gr__dfa_free(d);
         return NULL;
     }

@@ -64,8 +64,6 @@ gr_expr gr__add(struct gr_builder *b, enum expr_kind kind, int32_t x, int32_t y,
 gr_expr gr__range(struct gr_builder *b, int lo, int hi);
 /* Time that this thread has worked: a busy machine refuses no schema. */
 int64_t gr__cpu_us(void);
-/* false: the deadline has passed (noted as a failure). */
-bool gr__in_time(struct gr_builder *b);
 /* Room for n more elements of an array; false is noted as a failure. */
 bool gr__grow(struct gr_builder *b, void *arrayp, size_t n, size_t *cap, size_t size);
 /* The automaton of a regular expression, owned by the builder. `most` states (0 = the builder's limit). NULL: failed. */

@@ -413,7 +413,7 @@ static int run(struct maker *m, int32_t start)
     closure(m, 1, 1u << EPS_FREE | 1u << EPS_BOL);
     int rc = number(m, &s);
     for (size_t i = 0; !rc && i < m->n_set; i++) {
-        if (i % 64 == 0 && !gr__in_time(m->a->b))
+        if (i % 64 == 0 && !gr_in_time(m->a->b))
             return ERR_LIMIT;
         rc = arrows(m, m->pool + m->set[i].off, m->set[i].n);
         for (int c = 0; !rc && c < m->raw->n_class; c++) {

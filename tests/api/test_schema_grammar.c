@@ -1,8 +1,9 @@
 /* JSON schemas, regular expressions and grammar texts as token masks over a real vocabulary. Without arguments: unit
  * tests. With "tool": a line of JSON in, a line out, for the Python side (test_schema_grammar.py), which judges what is
  * sampled here with another validator:
- *   {"schema"|"regex"|"grammar": ..., "texts": [...], "samples": n, "seed": s}
- *   -> {"ok": true, "accepts": [...], "samples": [...], "us": n} | {"ok": false, "code", "where", "text"} */
+ *   {"schema"|"regex"|"grammar": ..., "texts": [...], "samples": n, "seed": s, "times": bool}
+ *   -> {"ok": true, "accepts": [...], "stops": [bytes accepted, ...], "samples": [...], "us": n, "mask_ns": [...]} | {"ok": false, "code", "where", "text"}
+ * "tool TOKENIZER.json" takes another vocabulary. */
 #include <jansson.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,18 +23,28 @@ static struct grammar_vocab *vocab;
 static size_t n_word;
 static uint32_t *bits;
 
-static int open_vocab(void **state)
+/* What each mask took, where a job asks for it; NULL else. */
+static json_t *mask_ns;
+
+static int open_tokenizer(const char *path)
 {
-    (void)state;
     struct err e;
-    char path[128];
-    if (unxz_temp("tests/data/tokenizers/qwen3.tokenizer.json.xz", path, sizeof path) ||
-        tok_open_hf(&tok, path, &e))
+    if (tok_open_hf(&tok, path, &e))
         return -1;
-    unlink(path);
     n_word = ((size_t)tok_n_vocab(tok) + 31) / 32;
     bits = xcalloc(n_word, 4);
     return grammar_vocab_open(&vocab, tok, tok_n_vocab(tok), &e);
+}
+
+static int open_vocab(void **state)
+{
+    char path[128];
+    (void)state;
+    if (unxz_temp("tests/data/tokenizers/qwen3.tokenizer.json.xz", path, sizeof path))
+        return -1;
+    int rc = open_tokenizer(path);
+    unlink(path);
+    return rc;
 }
 
 static int close_vocab(void **state)
@@ -45,11 +56,11 @@ static int close_vocab(void **state)
     return 0;
 }
 
-static int64_t cpu_us(void)
+static int64_t cpu_ns(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (int64_t)t.tv_sec * 1000000 + t.tv_nsec / 1000;
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static bool allowed(int32_t id)
@@ -58,7 +69,7 @@ static bool allowed(int32_t id)
 }
 
 /* Whether the text is in the grammar, token by token; masks and steps must agree. */
-static bool accepts(struct grammar *g, const char *text, size_t n)
+static bool accepts(struct grammar *g, const char *text, size_t n, size_t *stop)
 {
     struct grammar_state *s;
     struct tok_ids ids = {0};
@@ -68,14 +79,20 @@ static bool accepts(struct grammar *g, const char *text, size_t n)
     bool ok = !tok_decode(tok, ids.id, ids.n, true, &back) && back.len == n &&
               (!n || memcmp(back.p, text, n) == 0);
     buf_free(&back);
+    *stop = 0;
     for (size_t i = 0; i < ids.n && ok; i++) {
+        int64_t from = cpu_ns();
         int any = grammar_mask(s, bits, n_word);
+        if (mask_ns)
+            json_array_append_new(mask_ns, json_integer(cpu_ns() - from));
         bool in = any > 0 && allowed(ids.id[i]);
         ok = grammar_accept(s, ids.id[i]) == 0;
         if (in != ok) {
             fprintf(stderr, "mask and step disagree: token %d of %.*s\n", (int)i, (int)n, text);
             abort();
         }
+        if (ok)
+            *stop += tok_bytes(tok, ids.id[i], false).len;
     }
     ok = ok && grammar_may_end(s);
     tok_ids_free(&ids);
@@ -151,16 +168,20 @@ static json_t *answer(const json_t *job)
 {
     struct grammar *g;
     struct schema_err e;
-    int64_t from = cpu_us();
+    int64_t from = cpu_ns();
     if (compile(job, &g, &e))
         return json_pack("{s:b,s:s,s:s,s:s}", "ok", 0, "code", err_name(e.err.code), "where",
                          e.where, "text", e.err.text);
-    int64_t us = cpu_us() - from;
-    json_t *acc = json_array(), *samples = json_array(), *v = json_object_get(job, "texts");
+    int64_t us = (cpu_ns() - from) / 1000;
+    mask_ns = json_is_true(json_object_get(job, "times")) ? json_array() : NULL;
+    json_t *acc = json_array(), *stops = json_array(), *samples = json_array(),
+           *v = json_object_get(job, "texts");
     for (size_t i = 0; i < json_array_size(v); i++) {
         json_t *t = json_array_get(v, i);
+        size_t stop;
         json_array_append_new(
-            acc, json_boolean(accepts(g, json_string_value(t), json_string_length(t))));
+            acc, json_boolean(accepts(g, json_string_value(t), json_string_length(t), &stop)));
+        json_array_append_new(stops, json_integer((json_int_t)stop));
     }
     uint64_t seed = (uint64_t)json_integer_value(json_object_get(job, "seed")) + 1;
     for (json_int_t i = 0; i < json_integer_value(json_object_get(job, "samples")); i++) {
@@ -171,8 +192,9 @@ static json_t *answer(const json_t *job)
     }
     size_t bytes = grammar_bytes(g);
     grammar_unref(g);
-    return json_pack("{s:b,s:o,s:o,s:I,s:I}", "ok", 1, "accepts", acc, "samples", samples, "us",
-                     (json_int_t)us, "bytes", (json_int_t)bytes);
+    return json_pack("{s:b,s:o,s:o,s:o,s:I,s:I,s:o*}", "ok", 1, "accepts", acc, "stops", stops,
+                     "samples", samples, "us", (json_int_t)us, "bytes", (json_int_t)bytes,
+                     "mask_ns", mask_ns);
 }
 
 static int tool(void)
@@ -207,11 +229,12 @@ static void check(const char *kind, const char *source, const char *const *yes,
     assert_non_null(job);
     if (compile(job, &g, &e))
         fail_msg("%s: %s (%s)", source, e.err.text, e.where);
+    size_t stop;
     for (; *yes; yes++)
-        if (!accepts(g, *yes, strlen(*yes)))
-            fail_msg("%s refuses %s", source, *yes);
+        if (!accepts(g, *yes, strlen(*yes), &stop))
+            fail_msg("%s refuses %s at byte %zu", source, *yes, stop);
     for (; *no; no++)
-        if (accepts(g, *no, strlen(*no)))
+        if (accepts(g, *no, strlen(*no), &stop))
             fail_msg("%s accepts %s", source, *no);
     grammar_unref(g);
     json_decref(job);
@@ -314,7 +337,7 @@ static void test_refused(void **state)
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "tool") == 0) {
-        if (open_vocab(NULL))
+        if (argc > 2 ? open_tokenizer(argv[2]) : open_vocab(NULL))
             return 1;
         int rc = tool();
         close_vocab(NULL);
