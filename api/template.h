@@ -1,7 +1,7 @@
 /* Chat templates: our own Jinja subset (jinja.palletsprojects.com template reference, as transformers
  * configures it: trim_blocks, lstrip_blocks, loopcontrols, `generation` blocks, tojson, raise_exception,
- * strftime_now, immutable sandbox). A template is data: no attributes beyond data, no import, include,
- * extends, no call of unknown names. A compiled template is read-only: any thread may render it. */
+ * strftime_now; its sandbox, but lists and dicts may change). A template is data: no attributes beyond
+ * data, no import, include, extends, no call of unknown names. A compiled template is read-only: any thread may render it. */
 #ifndef API_TEMPLATE_H
 #define API_TEMPLATE_H
 

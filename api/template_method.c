@@ -1,5 +1,5 @@
-/* Chat templates: methods of strings, lists, dicts and loops. What would change a list or dict is
- * named only to be hidden: reading it gives undefined, calling it fails, as in Jinja's sandbox. */
+/* Chat templates: methods of strings, lists, dicts and loops that change nothing (template_change.c has the others). What
+ * is named only to be hidden gives undefined when read and fails when called, as in Jinja's sandbox. */
 #include "api/template_impl.h"
 
 #include <string.h>
@@ -525,10 +525,25 @@ METHOD(seq_count)
     return tmpl__int(n);
 }
 
-METHOD(self_copy)
+METHOD(list_copy)
 {
-    (void)r, (void)a, (void)c;
-    return self; /* nothing can change it */
+    (void)a, (void)c;
+    struct tseq *l = self.u.l;
+    struct tv out = tmpl__seq(r, l->kind, l->n);
+    tmpl__tick(r, l->n * 16);
+    for (size_t i = 0; i < l->n; i++)
+        tmpl__push(r, out, l->v[i]);
+    return out;
+}
+
+METHOD(dict_copy)
+{
+    (void)a, (void)c;
+    struct tv out = tmpl__dict(r);
+    tmpl__tick(r, self.u.d->n * 32);
+    for (size_t i = 0; i < self.u.d->n; i++)
+        tmpl__dict_set(r, out.u.d, self.u.d->e[i].k, self.u.d->e[i].v);
+    return out;
 }
 
 METHOD(dict_get)
@@ -644,10 +659,10 @@ static const struct tfn str_tab[] = {
     {0},
 };
 static const struct tfn list_tab[] = {
-    {"index", "!value", seq_index}, {"count", "!value", seq_count}, {"copy", "", self_copy}, {0}};
+    {"index", "!value", seq_index}, {"count", "!value", seq_count}, {"copy", "", list_copy}, {0}};
 static const struct tfn dict_tab[] = {
     {"get", "!key,default", dict_get}, {"items", "", dict_items}, {"keys", "", dict_keys},
-    {"values", "", dict_values},       {"copy", "", self_copy},   {0}};
+    {"values", "", dict_values},       {"copy", "", dict_copy},   {0}};
 static const struct tfn loop_tab[] = {
     {"cycle", NULL, loop_cycle}, {"changed", NULL, loop_changed}, {0}};
 static const struct tfn cycler_tab[] = {
@@ -660,9 +675,9 @@ METHOD(not_here)
 }
 static const struct tfn no_method = {"method", NULL, not_here};
 
-/* Methods of Python's types that change them, and those of str that we do not have. */
+/* Methods of Python's types that we do not have. */
 static const char list_hidden[] = " append clear pop reverse insert sort extend remove ";
-static const char dict_hidden[] = " clear pop popitem setdefault update fromkeys ";
+static const char dict_hidden[] = " popitem fromkeys ";
 static const char str_missing[] = " encode expandtabs format_map isascii isidentifier isprintable "
                                   "istitle maketrans rindex translate ";
 
@@ -712,6 +727,7 @@ const struct tfn *tmpl__method(struct tv o, const char *name, size_t n, bool *bl
         tab = cycler_tab;
     }
     const struct tfn *fn = tab ? tmpl__fn_find(tab, name, n) : NULL;
+    fn = fn ? fn : tmpl__change(o, name, n);
     *blocked = !fn && (one_of(bad, name, n) || dunder(name, n));
     return fn;
 }

@@ -471,6 +471,12 @@ struct tv tmpl__tojson(struct tmpl_run *r, struct tv in, struct tv *a, const str
         d.item = *s->v[0].u.s;
         d.key = *s->v[1].u.s;
     }
-    dump_value(&d, in, 0);
+    struct tv whole =
+        in; /* tools|map(...)|tojson: a list, though Python's json takes no generator */
+    if (in.t == TV_SEQ && in.u.l->kind == SEQ_GEN) {
+        whole = tmpl__seq(r, SEQ_LIST, 0);
+        *whole.u.l = *tmpl__iter(r, in);
+    }
+    dump_value(&d, whole, 0);
     return tmpl__sb_take(r, &b);
 }

@@ -1,6 +1,6 @@
 /* Values of the chat-template engine (template*.c only): types, text, and the run's memory. A value is
  * 16 bytes, passed by value; what it points to lives in the arena of its render (constants: of its
- * template) and never changes, but for namespaces, generators and loops. */
+ * template) and never changes, but for lists, dicts, namespaces, generators and loops. */
 #ifndef API_TEMPLATE_VALUE_H
 #define API_TEMPLATE_VALUE_H
 
@@ -188,6 +188,7 @@ const struct tfn *tmpl__test(const char *name, size_t n);
 const struct tfn *tmpl__global(const char *name, size_t n);
 /* Method of a value's type; *blocked: the name exists but the sandbox hides it. */
 const struct tfn *tmpl__method(struct tv o, const char *name, size_t n, bool *blocked);
+const struct tfn *tmpl__change(struct tv o, const char *name, size_t n); /* template_change.c */
 const struct tfn *tmpl__str_method(const char *name, size_t n);
 const struct tfn *tmpl__fn_find(const struct tfn *tab, const char *name, size_t n);
 

@@ -258,6 +258,18 @@ static void test_limits(void **st)
     }
     json_object_set_new(vars, "deep", deep);
     assert_int_equal(run("{{ deep }}", vars, &out), ERR_LIMIT);
+    /* Lists in themselves, and loops over a list that grows. */
+    static const char *const endless[] = {
+        "{% set q = [] %}{% set _ = q.append(q) %}{% set _ = q.append(q) %}{{ q }}",
+        "{% set q = [] %}{% set _ = q.append(q) %}{% set _ = q.append(q) %}{{ q|tojson }}",
+        "{% set q = [] %}{% set _ = q.append(q) %}{% set p = [] %}{% set _ = p.append(p) %}{{ q == "
+        "p }}",
+        "{% set d = {} %}{% set _ = d.update(d=d, e=d) %}{{ d }}",
+        "{% set q = [1] %}{% for x in q %}{% set _ = q.append(x) %}{% endfor %}",
+        "{% set q = [1] %}{% for x in range(99) %}{% set _ = q.extend(q) %}{% endfor %}",
+    };
+    for (size_t i = 0; i < sizeof endless / sizeof *endless; i++)
+        assert_int_equal(run(endless[i], vars, &out), ERR_LIMIT);
     buf_clear(&out);
     assert_int_equal(run("unused names are not read", vars, &out), 0);
     buf_free(&out);
