@@ -130,23 +130,43 @@ static json_t *probe_messages(bool text, bool null)
                      "f", "tool_call_id", "abcdef123", "content", "b");
 }
 
+static json_t *probe_question(void)
+{
+    return json_pack("[{s:s, s:s}]", "role", "user", "content", "a");
+}
+
+static json_t *probe_tools(void)
+{
+    return json_pack("[{s:s, s:{s:s, s:s, s:{s:s, s:{s:{s:s, s:s}}, s:[]}}}]", "type", "function",
+                     "function", "name", "f", "description", "d", "parameters", "type", "object",
+                     "properties", "p", "type", "string", "description", "d", "required");
+}
+
+/* Render into *out; takes both values. */
+static int probe(const struct api_model *m, json_t *messages, json_t *tools, struct buf *out)
+{
+    struct api_template_limits lim = {0};
+    struct tm now = {.tm_mday = 1, .tm_year = 126};
+    struct err e;
+    json_t *vars = json_pack("{s:o, s:o, s:s, s:s, s:b}", "messages", messages, "tools", tools,
+                             "bos_token", "", "eos_token", "", "add_generation_prompt", 0);
+    int rc = vars ? chat_vars_functions(m, vars, NULL, &now) : ERR_NOMEM;
+    buf_clear(out);
+    if (!rc)
+        rc = api_template_render(m->tmpl, vars, &now, &lim, out, &e);
+    json_decref(vars);
+    return rc;
+}
+
 /* How a template takes the calls of earlier turns: found by trying. Arguments are objects for most, a text for those that
  * put them out as they are (an object then fails, or comes out in Python's spelling); some show calls only where content
  * is null. */
 static void probe_calls(struct api_model *m)
 {
-    struct api_template_limits lim = {0};
-    struct tm now = {.tm_mday = 1, .tm_year = 126};
     struct buf out = {0};
-    struct err e;
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < 8; k++) { /* with tools, then without: some show calls only beside tools */
         bool text = k & 1, null = k & 2;
-        json_t *vars =
-            json_pack("{s:o, s:n, s:s, s:s, s:b}", "messages", probe_messages(text, null), "tools",
-                      "bos_token", "", "eos_token", "", "add_generation_prompt", 0);
-        buf_clear(&out);
-        int rc = vars ? api_template_render(m->tmpl, vars, &now, &lim, &out, &e) : ERR_NOMEM;
-        json_decref(vars);
+        int rc = probe(m, probe_messages(text, null), k < 4 ? probe_tools() : json_null(), &out);
         if (rc || !strstr(buf_cstr(&out), "needle") || strstr(buf_cstr(&out), "'needle'") ||
             strstr(buf_cstr(&out), "\\\"needle"))
             continue;
@@ -154,6 +174,8 @@ static void probe_calls(struct api_model *m)
         m->calls_null = null;
         break;
     }
+    m->tools_empty = probe(m, probe_question(), json_null(), &out) &&
+                     !probe(m, probe_question(), json_array(), &out);
     buf_free(&out);
 }
 
@@ -182,6 +204,7 @@ static int open_template(struct api_model *m, const char *file, struct err *e)
     m->flag_enable = source && strstr(source, "enable_thinking");
     m->flag_effort = source && strstr(source, "reasoning_effort");
     m->flag_thinking = source && names(source, "thinking");
+    m->flag_functions = source && names(source, "functions") && names(source, "datetime");
     if (m->tmpl && m->format.declares)
         probe_calls(m);
     buf_free(&b);

@@ -25,6 +25,8 @@ struct api_model {
     bool calls_null;        /* it shows calls of earlier turns only where content is null */
     bool args_text;         /* it wants arguments of earlier calls as a text, not as an object */
     bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
+    bool flag_functions; /* and takes tools as a text, with the date */
+    bool tools_empty;    /* no tools are an empty list to it, as null fails */
     struct chat_format format;                    /* how answers are written */
     bool is_encoder;                              /* makes vectors or scores */
     bool is_audio;                                /* transcribes speech */

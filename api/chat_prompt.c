@@ -465,8 +465,30 @@ static int add_effort(struct chat_ctx *x, json_t *vars)
     return bad ? api__nomem(x->c) : 0;
 }
 
+int chat_vars_functions(const struct api_model *m, json_t *vars, json_t *tools,
+                        const struct tm *now)
+{
+    char date[32];
+    size_t i;
+    json_t *t, *list;
+    if (!m->flag_functions)
+        return 0;
+    list = json_array();
+    json_array_foreach(tools, i, t) json_array_append(list, json_object_get(t, "function"));
+    char *text =
+        json_array_size(list) == json_array_size(tools) ? json_dumps(list, JSON_INDENT(4)) : NULL;
+    json_decref(list);
+    strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", now);
+    int bad = !text || json_object_set_new(vars, "functions", json_string(text)) ||
+              json_object_set_new(vars, "datetime", json_string(date));
+    free(text);
+    return bad ? ERR_NOMEM : 0;
+}
+
 static int add_tools(struct chat_ctx *x, json_t *vars)
 {
+    time_t created = (time_t)x->c->created;
+    struct tm now;
     json_t *tools = NULL;
     if (x->g->tools && !(tools = guard_all(x, x->g->tools)))
         return api__nomem(x->c);
@@ -476,7 +498,10 @@ static int add_tools(struct chat_ctx *x, json_t *vars)
     if (tools && !x->as_text)
         bad |= json_object_set(vars, "tools", tools) || json_object_set(vars, "xml_tools", tools);
     else
-        bad |= json_object_set_new(vars, "tools", json_null());
+        bad |=
+            json_object_set_new(vars, "tools", x->g->m->tools_empty ? json_array() : json_null());
+    localtime_r(&created, &now);
+    bad |= chat_vars_functions(x->g->m, vars, tools, &now);
     json_decref(tools);
     return bad ? api__nomem(x->c) : 0;
 }
@@ -609,7 +634,7 @@ static void pick_format(struct chat_ctx *x, const struct buf *text, bool go_on)
     random_bytes(&seed, sizeof seed);
     p->id_seed = seed;
     p->tools = x->g->tools;
-    p->family = x->g->tools || f->family->whole ? f->family : NULL;
+    p->family = x->g->tools || f->family->whole || f->family->wraps ? f->family : NULL;
     p->think_open = f->think_open;
     p->think_close = f->think_close;
     p->thinking = f->think_open && ends_with(text, f->think_open);

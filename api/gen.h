@@ -195,6 +195,9 @@ int chat_think_budget(struct api_call *c, struct gen *g);
 int tools_grammar(struct api_call *c, struct gen *g);
 /* tools_prompt.c: tools for a model whose template knows none: messages of a normalised list in place, an instruction
  * ahead, calls and results as text. 0 or ERR_NOMEM. */
+/* For templates that take tools as a JSON text, and the date (FireFunction): sets both. 0 or ERR_NOMEM. */
+int chat_vars_functions(const struct api_model *m, json_t *vars, json_t *tools,
+                        const struct tm *now);
 int chat_tools_as_text(json_t *messages, const json_t *tools);
 /* chat.c: the parse function of gen_run for endpoints that speak chat in other words: o has the fields of a chat
  * completions request ("messages", "tools", "tool_choice", "parallel_tool_calls", "reasoning_effort",

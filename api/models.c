@@ -109,7 +109,7 @@ static void put_tokens(struct api_call *c, struct gen *g, bool strings)
     c->done = true;
 }
 
-/* Either "prompt" (text; "content" is llama-server's name for it) or "messages". */
+/* Either "prompt" (text; "content" is llama-server's name for it) or "messages" with their tools, as in chat. */
 static int tokenize(struct api_call *c, struct gen *g, json_t *o)
 {
     struct view text = {0};
@@ -124,7 +124,7 @@ static int tokenize(struct api_call *c, struct gen *g, json_t *o)
     if (gen_prompts_alloc(g, 1))
         return api__nomem(c);
     if (json_object_get(o, "messages")) {
-        if (chat_prompt(c, g, o))
+        if (chat_tools(c, g, o) || chat_prompt(c, g, o))
             return ERR_INVAL;
     } else if (!text.p) {
         return api__bad(c, "prompt", "missing_required_parameter",

@@ -50,7 +50,7 @@ static int tokens_of(const struct gen *g, const char *text, int32_t *out, int *n
 int chat_think_budget(struct api_call *c, struct gen *g)
 {
     const struct stream_opts *p = &g->parse;
-    bool harmony = p->family && p->family->whole;
+    bool harmony = p->family && strcmp(p->family->name, "harmony") == 0;
     if (g->think_budget < 0 || (!p->think_close && !harmony))
         return 0; /* a model that does not reason keeps to any bound */
     struct req_think *t = mem_calloc(1, sizeof *t);

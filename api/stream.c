@@ -32,6 +32,7 @@ void stream_close(struct stream *s)
     buf_free(&s->ids);
     buf_free(&s->key);
     buf_free(&s->value);
+    buf_free(&s->close);
     free(s);
 }
 
@@ -436,7 +437,8 @@ static int run(struct stream *s)
             more = (s->n || s->final) && in_text(s);
         else
             more = in_calls(s);
-        s->failed |= s->key.failed || s->value.failed || s->name.failed || s->id.failed;
+        s->failed |=
+            s->key.failed || s->value.failed || s->name.failed || s->id.failed || s->close.failed;
     }
     buf_drop(&s->pend, s->head);
     s->head = 0;

@@ -24,6 +24,7 @@ struct tool_family {
         *control;     /* further control tokens that mean something, NULL-terminated; NULL */
     const char *bare; /* first characters of an answer that may be calls without a mark */
     bool whole;       /* step reads everything, text and reasoning too */
+    bool wraps;       /* stands around texts, too: read with or without tools */
     bool brief_id;    /* ids of 9 letters and digits, which the template asks for */
     enum st_step (*step)(struct stream *s);
     const void *form; /* of families that share a step: their table */
@@ -65,7 +66,7 @@ struct stream {
         enum st_step (*step)(struct stream *s); /* another family's that took over */
         struct st_scan scan;
     } own;
-    struct buf name, id, key, value;
+    struct buf name, id, key, value, close;
     struct buf ids; /* that models gave so far */
 };
 
@@ -110,6 +111,7 @@ enum st_step tools_xml_step(struct stream *s);
 enum st_step tools_python_step(struct stream *s);
 enum st_step tools_gemma_step(struct stream *s);
 enum st_step tools_harmony_step(struct stream *s);
+enum st_step tools_recipient_step(struct stream *s);
 
 /* Form of tools_json_step. */
 struct json_form {
@@ -143,6 +145,12 @@ struct xml_form {
     const char *call_close, *close;
     bool newline; /* a line break on either side of a value is none of it */
     bool attrs;   /* a name ends at its quotation mark; string="true" or type="string" may follow */
+    const char *ns; /* arg_close goes on with the key and ">"; values may be tags of their own, each
+                       after this (tools_nested.c) */
+    const char *json_open, *json_close; /* around all arguments as one JSON text; NULL */
+    const char *name_tail; /* of forced calls: between a function's name and name_end */
+    bool tight;            /* of forced calls: no line breaks between tags */
+    int noise; /* the family's last so many opening marks open nothing and are left out */
 };
 
 /* Of tools_python_step and tools_gemma_step: the closing mark, and what quotes texts. */
@@ -162,10 +170,13 @@ enum {
 };
 /* Types that the schema of argument `key` of the tool s->name allows; TYPE_ANY where it is unknown. */
 unsigned st_types(const struct stream *s, const char *key);
-unsigned st_schema_types(const json_t *schema); /* of a schema; TYPE_ANY */
+const json_t *st_schema(const struct stream *s, const char *key); /* its schema, or NULL */
+unsigned st_schema_types(const json_t *schema);                   /* of a schema; TYPE_ANY */
 /* A written value of these types as JSON: itself, a Python literal brought to JSON, else a string. */
 void st_put_value(struct stream *s, const char *p, size_t n, unsigned types);
 void st_put_text(struct stream *s, const char *p, size_t n); /* as the inside of a JSON string */
+/* What stands between the tags of an argument: tags of its own, after `ns`, or a value as above. */
+void st_put_nested(struct stream *s, struct view text, const char *ns, const json_t *schema);
 /* `{"key": ` or `, "key": ` of s->own.first. */
 void st_put_key(struct stream *s, const char *p, size_t n);
 /* A Python literal (quote NULL) or a value of Gemma's with that mark around texts -> JSON; false: it is none. */

@@ -88,6 +88,17 @@ static const struct tool_family family_command = {.name = "command",
                                                   .step = tools_json_step,
                                                   .form = &command_form};
 
+static const struct json_form action_form = {.list = true,
+                                             .close = {"```", "```", "```"},
+                                             .name = "tool_name",
+                                             .name2 = "name",
+                                             .args = "parameters"};
+static const struct tool_family family_action = {
+    .name = "action",
+    .open = MARKS("Action:\n```json", "Action: ```json", "Action:```json"),
+    .step = tools_json_step,
+    .form = &action_form};
+
 static const struct json_form internlm_form = {
     .close = {"<|action_end|>"}, .name = "name", .args = "arguments", .args2 = "parameters"};
 static const struct tool_family family_internlm = {
@@ -199,6 +210,46 @@ static const struct tool_family family_minimax = {.name = "minimax",
                                                   .step = tools_xml_step,
                                                   .form = &minimax_form};
 
+#define M3 "]<]minimax[>["
+static const struct xml_form minimax3_form = {.section = true,
+                                              .call_open = M3 "<invoke name=\"",
+                                              .name_end = {"\">"},
+                                              .arg_open = M3 "<",
+                                              .arg_name_end = ">",
+                                              .arg_close = M3 "</",
+                                              .call_close = M3 "</invoke>",
+                                              .close = M3 "</tool_call>",
+                                              .ns = M3,
+                                              .tight = true};
+static const struct tool_family family_minimax3 = {.name = "minimax3",
+                                                   .open = MARKS(M3 "<tool_call>"),
+                                                   .control = MARKS(M3),
+                                                   .step = tools_xml_step,
+                                                   .form = &minimax3_form};
+
+static const struct xml_form kimi3_form = {.section = true,
+                                           .call_open = "<|open|>call tool=\"",
+                                           .name_tail = "\" index=\"1\"",
+                                           .name_end = {"<|sep|>"},
+                                           .arg_open = "<|open|>argument key=\"",
+                                           .arg_name_end = "<|sep|>",
+                                           .arg_close = "<|close|>argument<|sep|>",
+                                           .call_close = "<|close|>call<|sep|>",
+                                           .close = "<|close|>tools<|sep|>",
+                                           .attrs = true,
+                                           .json_open = "<|open|>json type=\"object\"<|sep|>",
+                                           .json_close = "<|close|>json<|sep|>",
+                                           .tight = true,
+                                           .noise = 3};
+static const struct tool_family family_kimi3 = {
+    .name = "kimi3",
+    .open = MARKS("<|open|>tools<|sep|>", "<|open|>response<|sep|>", "<|close|>response<|sep|>",
+                  "<|close|>message<|sep|>"),
+    .control = MARKS("<|open|>", "<|close|>", "<|sep|>"),
+    .wraps = true,
+    .step = tools_xml_step,
+    .form = &kimi3_form};
+
 static const struct xml_form muse_form = {.section = true,
                                           .call_open = "<atem:invoke name=\"",
                                           .name_end = {"\">"},
@@ -308,6 +359,9 @@ static const struct tool_family family_harmony = {
     .whole = true,
     .step = tools_harmony_step};
 
+static const struct tool_family family_recipient = {
+    .name = "recipient", .whole = true, .step = tools_recipient_step};
+
 static const struct {
     const struct tool_family *family;
     const char *mark, *mark2;
@@ -326,6 +380,7 @@ static const struct {
     {"<seed:think>", "</seed:think>", "</seed:think>"},
     {"<think:opensource>", "</think:opensource>", ":opensource"},
     {"<mm:think>", "</mm:think>", "</mm:think>"},
+    {"<|open|>think<|sep|>", "<|close|>think<|sep|>", "'<|open|>' + tag"},
     {"<|inner_prefix|>", "<|inner_suffix|>", "<|inner_suffix|>"},
     {"<|channel>thought\n", "<channel|>", "<channel|>"},
     {"Here are my reasoning steps:\n", "[BEGIN FINAL RESPONSE]", "[BEGIN FINAL RESPONSE]"},

@@ -141,12 +141,12 @@ static gr_expr json_calls(struct plan *p)
                                     : several(p, call, "; ");
     open = mark(p, p->f->open[0]);
     close = mark(p, f->close[0]);
+    gr_expr gap = gr_opt(b, gr_alt2(b, gr_str(b, " "), gr_str(b, "\n")));
     if (!f->list) {
         call = SEQ(b, open, gr_opt(b, gr_str(b, "\n")), call, gr_opt(b, gr_str(b, "\n")), close);
         return several(p, call, f->close[0] ? "\n" : "");
     }
-    call = SEQ(b, open, gr_opt(b, gr_str(b, " ")), gr_str(b, "["), several(p, call, ", "),
-               gr_str(b, "]"), close);
+    call = SEQ(b, open, gap, gr_str(b, "["), several(p, call, ", "), gr_str(b, "]"), close);
     return f->other_form ? gr_alt2(b, call, named_calls(p, f->other_form)) : call;
 }
 
@@ -187,6 +187,7 @@ static gr_expr named_calls(struct plan *p, const struct named_form *f)
 struct arg_marks {
     const char *open, *key_end, *quote, *close, *separator;
     const char *other_end; /* after the key of what is no text; NULL: the same */
+    const char *key_close; /* after `close`: the key, and this; NULL */
     bool json_text;        /* texts are JSON strings */
 };
 
@@ -213,9 +214,11 @@ static gr_expr one_arg(struct plan *p, size_t i, const char *key, const struct a
     const json_t *schema = json_object_get(props, key);
     bool text = !m->json_text && st_schema_types(schema) == TYPE_STRING;
     gr_expr value = text ? text_value(p, schema, m) : schema_of(p, i, schema, false);
+    gr_expr end = mark(p, m->close);
+    if (m->key_close)
+        end = SEQ(b, end, gr_str(b, key), gr_str(b, m->key_close));
     return SEQ(b, mark(p, m->open), gr_str(b, key),
-               mark(p, text || !m->other_end ? m->key_end : m->other_end), value,
-               mark(p, m->close));
+               mark(p, text || !m->other_end ? m->key_end : m->other_end), value, end);
 }
 
 static bool is_required(const json_t *params, const char *key)
@@ -260,20 +263,24 @@ static gr_expr xml_call(struct plan *p, size_t i)
     struct gr_builder *b = p->b;
     char key_end[96], other_end[96], close[96], separator[2] = "";
     const char *nl = f->newline ? "\n" : "";
-    snprintf(key_end, sizeof key_end, "%s%s%s", f->attrs ? "\" string=\"true\"" : "",
-             f->arg_name_end, f->arg_mid ? f->arg_mid : nl);
-    snprintf(other_end, sizeof other_end, "\" string=\"false\"%s", f->arg_name_end);
+    /* Kimi K3 names the type; where it does not, the schema says it. */
+    const char *text = f->json_open ? "\" type=\"string\"" : "\" string=\"true\"";
+    const char *other = f->json_open ? "\"" : "\" string=\"false\"";
+    snprintf(key_end, sizeof key_end, "%s%s%s", f->attrs ? text : "", f->arg_name_end,
+             f->arg_mid ? f->arg_mid : nl);
+    snprintf(other_end, sizeof other_end, "%s%s", other, f->arg_name_end);
     snprintf(close, sizeof close, "%s%s", nl, f->arg_close);
-    separator[0] = f->newline || f->section ? '\n' : 0;
+    separator[0] = f->newline || (f->section && !f->tight) ? '\n' : 0;
     struct arg_marks m = {.open = f->arg_open,
                           .key_end = key_end,
                           .other_end = f->attrs ? other_end : NULL,
                           .close = close,
+                          .key_close = f->ns ? ">" : NULL,
                           .separator = separator};
     const char *name_end = f->name_end[1] ? "\n" : f->name_end[0];
-    return SEQ(b, mark(p, f->call_open), gr_str(b, name_of(p, i)), mark(p, name_end),
-               gr_str(b, separator), args_one_by_one(p, i, &m), gr_str(b, separator),
-               mark(p, f->call_close));
+    return SEQ(b, mark(p, f->call_open), gr_str(b, name_of(p, i)),
+               gr_str(b, f->name_tail ? f->name_tail : ""), mark(p, name_end), gr_str(b, separator),
+               args_one_by_one(p, i, &m), gr_str(b, separator), mark(p, f->call_close));
 }
 
 static gr_expr xml_calls(struct plan *p)
@@ -283,6 +290,8 @@ static gr_expr xml_calls(struct plan *p)
     gr_expr call = any_tool(p, xml_call);
     if (!f->section)
         return several(p, call, "\n");
+    if (f->tight)
+        return SEQ(b, mark(p, p->f->open[0]), several(p, call, ""), mark(p, f->close));
     call = SEQ(b, mark(p, p->f->open[0]), gr_str(b, "\n"), several(p, call, "\n"), gr_str(b, "\n"),
                mark(p, f->close));
     return call;
@@ -313,6 +322,11 @@ static gr_expr gemma_call(struct plan *p, size_t i)
     struct gr_builder *b = p->b;
     return SEQ(b, mark(p, p->f->open[0]), gr_str(b, "call:"), gr_str(b, name_of(p, i)),
                gr_str(b, "{"), args_one_by_one(p, i, &m), gr_str(b, "}"), mark(p, f->close));
+}
+
+static gr_expr recipient_call(struct plan *p, size_t i)
+{
+    return SEQ(p->b, gr_str(p->b, name_of(p, i)), gr_str(p->b, "\n"), args_of(p, i));
 }
 
 /* Thoughts, then one call; its end is a token that ends the answer. */
@@ -352,6 +366,8 @@ static gr_expr calls(struct plan *p)
         return python_calls(p);
     if (p->f->step == tools_gemma_step)
         return several(p, any_tool(p, gemma_call), "");
+    if (p->f->step == tools_recipient_step) /* the first one's mark stands in the prompt */
+        return several(p, any_tool(p, recipient_call), ">>>");
     return harmony_calls(p);
 }
 

@@ -78,11 +78,16 @@ unsigned st_schema_types(const json_t *schema)
     return types ? types : TYPE_ANY;
 }
 
-unsigned st_types(const struct stream *s, const char *key)
+const json_t *st_schema(const struct stream *s, const char *key)
 {
     bool known;
     const json_t *p = st_parameters(s, buf_cstr(&s->name), &known);
-    return st_schema_types(json_object_get(json_object_get(p, "properties"), key));
+    return json_object_get(json_object_get(p, "properties"), key);
+}
+
+unsigned st_types(const struct stream *s, const char *key)
+{
+    return st_schema_types(st_schema(s, key));
 }
 
 /* ---- literals ---- */

@@ -21,18 +21,12 @@ static json_t *all, *tools;
 
 /* Templates whose calls of earlier turns are none that a family reads. */
 static const char *const no_calls[] = {
-    "CohereForAI-c4ai-command-r-plus-tool_use", /* an action list in a code block */
-    "Kimi-K2-Instruct",
-    "Kimi-K2-Thinking",      /* append to a list, which templates must not */
-    "llama-cpp-deepseek-r1", /* fails as soon as there are tools */
-    "Kimi-K3",
-    "MiniMax-M3",                              /* formats of their own */
-    "meetkai-functionary-medium-v3.2",         /* the same */
-    "fireworks-ai-llama-3-firefunction-v2",    /* shows none */
-    "ik-MiroThinker",                          /* shows none */
-    "vllm-tool_chat_template_llama4_pythonic", /* takes a text for a mapping */
+    "ik-MiroThinker", /* no Jinja: it sets members of the request's objects */
     NULL,
 };
+
+/* Those that write any value between quotation marks, as it is. */
+static const char *const lossy[] = {"vllm-tool_chat_template_llama4_pythonic", NULL};
 
 static bool listed(const char *const *list, const char *name)
 {
@@ -45,10 +39,15 @@ static bool listed(const char *const *list, const char *name)
 struct sample {
     const char *name, *args;
 };
-static const struct sample samples[] = {
+static const struct sample plain[] = {
+    {"get_weather", "{\"city\": \"Z\\u00fcrich (HB), it's\"}"},
+    {"search_docs", "{\"query\": \"a < b\"}"},
+};
+static const struct sample full[] = {
     {"get_weather", "{\"city\": \"Z\\u00fcrich \\\"HB\\\"\"}"},
     {"search_docs", "{\"query\": \"a < b\", \"k\": 3, \"threshold\": 0.5, \"exact\": true}"},
 };
+static const struct sample *samples = full;
 
 static void call_id(char *id, size_t size, bool kimi, int i)
 {
@@ -129,6 +128,8 @@ static bool render(const struct api_template *t, json_t *messages, struct buf *o
     struct err e;
     json_t *vars = json_pack("{s:O, s:O, s:s, s:s, s:b}", "messages", messages, "tools", tools,
                              "bos_token", "", "eos_token", "", "add_generation_prompt", 0);
+    json_object_set_new(vars, "functions", json_string("[]")); /* FireFunction's */
+    json_object_set_new(vars, "datetime", json_string("2026-01-01"));
     buf_clear(out);
     int rc = api_template_render(t, vars, &now, &lim, out, &e);
     json_decref(vars);
@@ -174,13 +175,14 @@ static void templates(void **state)
         if (!f.declares || !calls || listed(no_calls, name))
             continue;
         n++;
+        samples = listed(lossy, name) ? plain : full;
         if (!round_trip(json_string_value(source), json_string_length(source), f.family)) {
             print_error("%s: calls of the family %s do not come back\n", name, f.family->name);
             bad++;
         }
     }
     assert_int_equal(bad, 0);
-    assert_true(n > 60);
+    assert_true(n > 75);
 }
 
 static int setup(void **state)

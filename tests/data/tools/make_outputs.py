@@ -250,5 +250,71 @@ case("harmony", "not in the format", "Paris. <|message|>", content="Paris. <|mes
 case("harmony", "header broken off", "<|channel|>fin", content="")
 case("harmony", "missing end mark", "<|channel|>analysis<|message|>A<|channel|>final<|message|>B", content="B", reasoning="A")
 
+# ---- Functionary 3.2 ----
+case("recipient", "text and two calls", "all\nI will.\n>>>get_weather\n" + dumps(PARIS) + ">>>search_docs\n" + dumps(DOCS), BOTH, content="I will.\n")
+case("recipient", "a call, with the prompt's mark again", ">>>get_weather\n" + dumps(PARIS) + "\n", [("get_weather", dumps(PARIS))])
+case("recipient", "text alone", "all\nHello", content="Hello")
+case("recipient", "no recipient", "Hello >>> you\n>>>ghost\n{}", content="Hello >>> you\n>>>ghost\n{}")
+case("recipient", "a call, then text for all", "now\n{}\n>>>all\nDone.", [("now", "{}")], content="Done.")
+case("recipient", "no arguments", "now\n>>>all\nIt is >>> late", [("now", "{}")], content="It is >>> late")
+case("recipient", "text right after a call", "now\n{} Well", [("now", "{}")], content="Well")
+case("recipient", "broken off", "get_weather\n{\"city\": \"Pa", [{"name": "get_weather", "args": "{\"city\": \"Pa", "ended": True}])
+case("recipient", "a name that is not over", "get_wea", content="get_wea")
+case("recipient", "only a mark", ">>>", content=">>>")
+
+# ---- Command R+ ----
+def actions(*calls):
+    return "[\n" + ",\n".join("    {\n        \"tool_name\": \"%s\",\n        \"parameters\": %s\n    }" % (n, json.dumps(a, indent=4, ensure_ascii=False).replace("\n", "\n        "))
+                              for n, a in calls) + "\n]"
+case("action", "two", "I will.\nAction:\n```json\n" + actions(*BOTH) + "```", BOTH, content="I will.")
+case("action", "on one line", "Action: ```json\n" + actions(("get_weather", PARIS)) + "\n```", [("get_weather", PARIS)])
+case("action", "no gap, then text", "Action:```json\n[{\"tool_name\": \"now\", \"parameters\": {}}]\n```\nDone", [("now", {})], content="Done")
+case("action", "no action", "Action: none\n```json\n[1]\n```", content="Action: none\n```json\n[1]\n```")
+case("action", "another list", "Action:\n```json\n[1]\n```", content="Action:\n```json\n[1]\n```")
+case("action", "broken off", "Action:\n```json\n[{\"tool_name\": \"get_weather\", \"parameters\": {\"city\"", [{"name": "get_weather", "args": "{\"city\"", "ended": True}])
+
+# ---- Kimi K3 ----
+K3 = ["<|open|>think<|sep|>", "<|close|>think<|sep|>"]
+def k3_type(v):
+    return {bool: "boolean", int: "number", float: "number", str: "string", dict: "object", list: "array", type(None): "null"}[type(v)]
+def k3(*calls):
+    return "<|open|>tools<|sep|>" + "".join("<|open|>call tool=\"%s\" index=\"%d\"<|sep|>%s<|close|>call<|sep|>" % (n, i + 1, a if isinstance(a, str) else "".join(
+        "<|open|>argument key=\"%s\" type=\"%s\"<|sep|>%s<|close|>argument<|sep|>" % (k, k3_type(v), v if isinstance(v, str) else dumps(v)) for k, v in a.items()))
+        for i, (n, a) in enumerate(calls)) + "<|close|>tools<|sep|>"
+K3_SAID = "<|open|>response<|sep|>%s<|close|>response<|sep|>"
+case("kimi3", "thoughts, text and two calls", "Hm.<|close|>think<|sep|>" + K3_SAID % "I will." + k3(*BOTH) + "<|close|>message<|sep|>", BOTH,
+     content="I will.", reasoning="Hm.", think=K3, opened=True)
+case("kimi3", "an answer", K3[0] + "Hm." + K3[1] + K3_SAID % "Paris <b>.\nYes." + "<|close|>message<|sep|>", content="Paris <b>.\nYes.", reasoning="Hm.", think=K3)
+case("kimi3", "the response was opened by the prompt", "Paris.<|close|>response<|sep|>", content="Paris.")
+case("kimi3", "all arguments as JSON", K3_SAID % "" + k3(("search_docs", "<|open|>json type=\"object\"<|sep|>\n" + dumps(DOCS) + "<|close|>json<|sep|>")), [("search_docs", DOCS)])
+case("kimi3", "types that the tag names", k3(("ghost", {"a": "5", "b": 5, "c": None, "d": [True]})), [("ghost", {"a": "5", "b": 5, "c": None, "d": [True]})])
+case("kimi3", "no arguments", k3(("now", {})), [("now", "{}")])
+case("kimi3", "no call", "<|open|>tools<|sep|>nothing", content="<|open|>tools<|sep|>nothing")
+case("kimi3", "broken off", k3(("get_weather", PARIS)).partition("s<|close|>")[0], [{"name": "get_weather", "args": "{\"city\": \"Pari", "ended": True}])
+
+# ---- MiniMax M3 ----
+NS = "]<]minimax[>["
+def m3_xml(v):
+    if isinstance(v, dict):
+        return "".join("%s<%s>%s%s</%s>" % (NS, k, m3_xml(x), NS, k) for k, x in v.items() if x is not None)
+    if isinstance(v, list):
+        return "".join("%s<item>%s%s</item>" % (NS, m3_xml(x), NS) for x in v)
+    return v if isinstance(v, str) else dumps(v)
+def m3(*calls):
+    return NS + "<tool_call>\n" + "".join("%s<invoke name=\"%s\">%s%s</invoke>\n" % (NS, n, m3_xml(a), NS) for n, a in calls) + NS + "</tool_call>"
+DEEP = {"query": "a <b> & </c>", "filters": {"tags": ["x", ["y", {"thing": 1}]], "exact": False}, "tags": ["one", "two"]}
+ALMOST = {k: v for k, v in DOCS.items() if k != "filters"} | {"filters": {"tags": ["a", "b"], "exact": True}}
+case("minimax3", "thoughts, text and two calls", "<mm:think>Hm.</mm:think>I will.\n" + m3(("get_weather", PARIS), ("search_docs", ALMOST)),
+     [("get_weather", PARIS), ("search_docs", ALMOST)], content="I will.", reasoning="Hm.", think=["<mm:think>", "</mm:think>"])
+case("minimax3", "nested", m3(("search_docs", DEEP)), [("search_docs", DEEP)])
+case("minimax3", "a member called as its parent", m3(("search_docs", {"query": "q", "filters": {"filters": {"filters": 1}}})), [("search_docs", {"query": "q", "filters": {"filters": {"filters": 1}}})])
+case("minimax3", "JSON in the place of tags", m3(("search_docs", {"query": "q", "tags": "[\"a\"]", "filters": "{\"exact\": true}"})), [("search_docs", {"query": "q", "tags": ["a"], "filters": {"exact": True}})])
+case("minimax3", "empty lists and objects", m3(("search_docs", {"query": "", "tags": [], "filters": {}})), [("search_docs", {"query": "", "tags": [], "filters": {}})])
+case("minimax3", "no schema", m3(("ghost", {"a": [1, 2], "b": {"c": "x y", "d": 2.5}})), [("ghost", {"a": [1, 2], "b": {"c": "x y", "d": 2.5}})])
+case("minimax3", "tags that do not fit", m3(("search_docs", {"query": "q", "filters": NS + "<a>1"})), [("search_docs", {"query": "q", "filters": NS + "<a>1"})])
+case("minimax3", "no arguments, end marks missing", NS + "<tool_call>" + NS + "<invoke name=\"now\">" + NS + "</tool_call>", [("now", "{}")])
+case("minimax3", "no call", NS + "<tool_call>no", content=NS + "<tool_call>no")
+case("minimax3", "broken off", m3(("get_weather", PARIS)).partition("is]<]")[0], [{"name": "get_weather", "args": "{\"city\": \"Par", "ended": True}])
+
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "outputs.json"), "w", encoding="utf-8") as f:
     f.write("{\"tools\": " + dumps(TOOLS) + ",\n\"cases\": [\n" + ",\n".join(dumps(c) for c in CASES) + "\n]}\n")
