@@ -1,6 +1,7 @@
 /* Element-wise rows: gated activation, gather, scale with soft cap. f32 arithmetic, one thread four values; every
  * element is a function of its own inputs alone. Any width, pitch and alignment.
- *   act_mul  dst[i, k] = act(gate_up[i, k]) * gate_up[i, d + k]; gate_up f32 [n, 2 d], dst f32 or bf16 [n, d]
+ *   act_mul  dst[i, k] = act(gate_up[i, k]) * gate_up[i, d + k]; gate_up f32 [n, 2 d], dst f32 or bf16 [n, d];
+ *            single: dst[i, k] = act(gate_up[i, k]), gate_up [n, d]
  *   gather   dst[i, :] = src[logit_row[i], :]; both f32 or both bf16
  *   scale    x = softcap * tanh(x / softcap) if softcap > 0; x *= scale; f32 */
 #include "cuda/kern.cuh"
@@ -63,6 +64,10 @@ static __device__ __forceinline__ void row_store(__nv_bfloat16 *x, int k, int n,
 
 template <int ACT> static __device__ __forceinline__ float act(float x)
 {
+    if (ACT == CU_ACT_RELU)
+        return fmaxf(x, 0);
+    if (ACT == CU_ACT_RELU2)
+        return __fmul_rn(fmaxf(x, 0), fmaxf(x, 0));
     if (ACT == CU_ACT_SILU)
         return __fdiv_rn(x, __fadd_rn(1, expf(-x)));
     if (ACT == CU_ACT_GELU_TANH) {
@@ -79,8 +84,19 @@ struct act_args {
     void *dst;
     int64_t ld_src, ld_dst;
     const cu_count *count;
-    int d, rows;
+    int d, rows, single;
+    float limit;
 };
+
+/* act(gate) * up; `u` is 1 without one, which changes no bit. */
+template <int ACT> static __device__ __forceinline__ float gated(float g, float u, float limit)
+{
+    if (ACT != CU_ACT_SWIGLU_OAI)
+        return __fmul_rn(act<ACT>(g), u);
+    g = fminf(g, limit);
+    u = fminf(fmaxf(u, -limit), limit);
+    return __fmul_rn(__fadd_rn(u, 1), __fdiv_rn(g, __fadd_rn(1, expf(__fmul_rn(-1.702f, g)))));
+}
 
 template <class T, int ACT, bool V>
 static __global__ void __launch_bounds__(ACT_THREADS) act_kernel(act_args a)
@@ -89,9 +105,11 @@ static __global__ void __launch_bounds__(ACT_THREADS) act_kernel(act_args a)
     if (row >= rows_of(a.count, a.rows) || k >= a.d)
         return;
     const float *src = a.src + row * a.ld_src;
-    float4 g = row_load<V>(src, (int)k, a.d), u = row_load<V>(src + a.d, (int)k, a.d);
-    float4 o = make_float4(__fmul_rn(act<ACT>(g.x), u.x), __fmul_rn(act<ACT>(g.y), u.y),
-                           __fmul_rn(act<ACT>(g.z), u.z), __fmul_rn(act<ACT>(g.w), u.w));
+    float4 g = row_load<V>(src, (int)k, a.d), u = make_float4(1, 1, 1, 1);
+    if (!a.single)
+        u = row_load<V>(src + a.d, (int)k, a.d);
+    float4 o = make_float4(gated<ACT>(g.x, u.x, a.limit), gated<ACT>(g.y, u.y, a.limit),
+                           gated<ACT>(g.z, u.z, a.limit), gated<ACT>(g.w, u.w, a.limit));
     row_store<V>(static_cast<T *>(a.dst) + row * a.ld_dst, (int)k, a.d, o);
 }
 
@@ -170,6 +188,12 @@ template <class T> static int act_switch(const launch_cfg &c, const act_args &a,
         return act_launch<T, CU_ACT_GELU_TANH>(c, a, v);
     case CU_ACT_GELU_ERF:
         return act_launch<T, CU_ACT_GELU_ERF>(c, a, v);
+    case CU_ACT_RELU:
+        return act_launch<T, CU_ACT_RELU>(c, a, v);
+    case CU_ACT_RELU2:
+        return act_launch<T, CU_ACT_RELU2>(c, a, v);
+    case CU_ACT_SWIGLU_OAI:
+        return act_launch<T, CU_ACT_SWIGLU_OAI>(c, a, v);
     default:
         return CU_BAD;
     }
@@ -178,9 +202,10 @@ template <class T> static int act_switch(const launch_cfg &c, const act_args &a,
 extern "C" int cu_act_mul(const struct cu_act_mul *a, const struct cu_step *s, cu_stream st)
 {
     if (!mat_ok(&a->dst) || !mat_ok(&a->gate_up) || a->gate_up.dt != CU_F32 ||
-        a->dst.cols > COLS_MAX || a->gate_up.cols != 2 * a->dst.cols)
+        a->dst.cols > COLS_MAX || a->gate_up.cols != (a->single ? 1 : 2) * a->dst.cols)
         return CU_BAD;
-    if (a->act < CU_ACT_SILU || a->act > CU_ACT_GELU_ERF)
+    if (a->act < CU_ACT_SILU || a->act > CU_ACT_SWIGLU_OAI ||
+        (a->act == CU_ACT_SWIGLU_OAI && (a->single || !(a->limit > 0))))
         return CU_BAD;
     int d = a->dst.cols, rows = rows_max(s, a->rows);
     launch_cfg c;
@@ -188,8 +213,15 @@ extern "C" int cu_act_mul(const struct cu_act_mul *a, const struct cu_step *s, c
         return CU_BAD;
     if (rows <= 0)
         return 0;
-    act_args k = {
-        (const float *)a->gate_up.p, a->dst.p, a->gate_up.ld, a->dst.ld, s->count, d, (int)a->rows};
+    act_args k = {(const float *)a->gate_up.p,
+                  a->dst.p,
+                  a->gate_up.ld,
+                  a->dst.ld,
+                  s->count,
+                  d,
+                  (int)a->rows,
+                  a->single,
+                  a->limit};
     bool v = mat_vec4(&a->dst) && mat_vec4(&a->gate_up) && d % 4 == 0;
     return a->dst.dt == CU_F32 ? act_switch<float>(c, k, a->act, v)
                                : act_switch<__nv_bfloat16>(c, k, a->act, v);

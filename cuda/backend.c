@@ -10,7 +10,9 @@
 #include <string.h>
 
 _Static_assert((int)DT_F32 == CU_F32 && (int)DT_F16 == CU_F16 && (int)DT_BF16 == CU_BF16, "dtypes");
-_Static_assert((int)ACT_SILU == CU_ACT_SILU && (int)ACT_GELU_ERF == CU_ACT_GELU_ERF, "activations");
+_Static_assert((int)ACT_SILU == CU_ACT_SILU && (int)ACT_GELU_ERF == CU_ACT_GELU_ERF &&
+                   (int)ACT_SWIGLU_OAI == CU_ACT_SWIGLU_OAI,
+               "activations");
 _Static_assert((int)ROPE_NORM == CU_ROPE_NORM && (int)ROPE_NONE == CU_ROPE_NONE, "rotations");
 _Static_assert(KV_BLOCK_TOKENS == CU_BLOCK_TOKENS, "KV block");
 
@@ -397,7 +399,7 @@ const struct backend stepd_backend = {.abi = BACKEND_ABI,
 #ifdef CUDA_EMU
                                       .name = "cuda-emu",
 #else
-                                       .name = "cuda",
+                                      .name = "cuda",
 #endif
                                       .open = dev_open,
                                       .close = dev_close,

@@ -1,4 +1,4 @@
-/* cu_embed: dst[i,:] = scale * w[tok[i],:] in f32. A token may be one that the last sample chose (negative, see cu_step).
+/* cu_embed: dst[i,:] = scale * w[tok[i],:] + pos[pos[i],:] in f32. A token may be one that the last sample chose (negative, see cu_step).
  * Packed weights are read where they lie: row r of a panel is in lanes 4 (r % 8) to 4 (r % 8) + 3 of tile r / 8. */
 #include "cuda/kern.cuh"
 #include "cuda/weight.h"
@@ -12,10 +12,10 @@ struct embed_args {
     float *dst;
     int64_t ld;
     const cu_count *count;
-    const int32_t *tok, *sampled;
-    cu_part part[3];
+    const int32_t *tok, *sampled, *pos;
+    cu_part part[3], table; /* table: of positions, where has_pos */
     int64_t n_in;
-    int32_t stages;
+    int32_t stages, has_pos;
     float scale;
 };
 
@@ -74,15 +74,20 @@ static __global__ void __launch_bounds__(THREADS) embed(embed_args a)
     int p = 0;
     while (p < 2 && row >= a.part[p].n_out)
         row -= a.part[p++].n_out;
-    for (int64_t k = threadIdx.x; k < a.n_in; k += THREADS)
-        a.dst[i * a.ld + k] = __fmul_rn(value_at(a.part[p], row, k, a.n_in, a.stages), a.scale);
+    for (int64_t k = threadIdx.x; k < a.n_in; k += THREADS) {
+        float v = __fmul_rn(value_at(a.part[p], row, k, a.n_in, a.stages), a.scale);
+        if (a.has_pos)
+            v = __fadd_rn(v, value_at(a.table, a.pos[i], k, a.n_in, a.stages));
+        a.dst[i * a.ld + k] = v;
+    }
 }
 
 /* ------------------------------------------------------------------ launch */
 
 extern "C" int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_stream st)
 {
-    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || a->dst.cols != a->w->n_in)
+    if (!mat_ok(&a->dst) || a->dst.dt != CU_F32 || a->dst.cols != a->w->n_in ||
+        (a->pos && (a->pos->n_in != a->w->n_in || a->pos->n_part != 1)))
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
@@ -97,6 +102,11 @@ extern "C" int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_st
     e.scale = a->scale;
     for (int i = 0; i < a->w->n_part; i++)
         e.part[i] = a->w->part[i];
+    if (a->pos) {
+        e.table = a->pos->part[0];
+        e.pos = s->pos;
+        e.has_pos = 1;
+    }
     launch_cfg c = {
         dim3((unsigned)s->row_max), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
     return launched(launch(c, embed, e));

@@ -21,7 +21,14 @@ typedef void *cu_stream; /* a cudaStream_t */
 
 /* Values of enum dtype, enum act_kind, enum rope_style (asserted in backend.c). */
 enum { CU_F32 = 0, CU_F16 = 1, CU_BF16 = 2 };
-enum { CU_ACT_SILU = 0, CU_ACT_GELU_TANH = 1, CU_ACT_GELU_ERF = 2 };
+enum {
+    CU_ACT_SILU = 0,
+    CU_ACT_GELU_TANH = 1,
+    CU_ACT_GELU_ERF = 2,
+    CU_ACT_RELU = 3,
+    CU_ACT_RELU2 = 4,
+    CU_ACT_SWIGLU_OAI = 5
+};
 enum { CU_ROPE_NORM = 0, CU_ROPE_NEOX = 1, CU_ROPE_NONE = 2 };
 
 #define CU_BLOCK_TOKENS 16 /* KV_BLOCK_TOKENS */
@@ -72,10 +79,10 @@ struct cu_mat {
 struct cu_weight; /* cuda/weight.h */
 struct cu_lt;     /* cuda/lt_api.h */
 
-/* dst[i,:] = scale * w[tok[i],:]; embed.cu */
+/* dst[i,:] = scale * w[tok[i],:] + pos[pos[i],:]; embed.cu */
 struct cu_embed {
     struct cu_mat dst;
-    const struct cu_weight *w;
+    const struct cu_weight *w, *pos; /* pos: NULL or one part */
     float scale;
 };
 int cu_embed(const struct cu_embed *a, const struct cu_step *s, cu_stream st);
@@ -116,16 +123,18 @@ size_t cu_linear_ws(const struct cu_weight *w, int n_row);
 /* See op_rmsnorm; norm.cu */
 struct cu_rmsnorm {
     struct cu_mat dst, x, add; /* p NULL = absent (dst, add) */
-    const float *w;
+    const float *w, *b;        /* NULL = absent; b with `center` only */
     float eps;
+    int32_t center;
     enum cu_rows rows;
 };
 int cu_rmsnorm(const struct cu_rmsnorm *a, const struct cu_step *s, cu_stream st);
 
-/* dst = act(gate) * up; act.cu */
+/* dst = act(gate) * up, or act(gate) when `single`; act.cu */
 struct cu_act_mul {
     struct cu_mat dst, gate_up;
-    int32_t act;
+    int32_t act, single;
+    float limit; /* CU_ACT_SWIGLU_OAI */
     enum cu_rows rows;
 };
 int cu_act_mul(const struct cu_act_mul *a, const struct cu_step *s, cu_stream st);

@@ -1,4 +1,5 @@
-/* cu_rmsnorm: x += add (f32, in place), dst = x / sqrt(mean(x^2) + eps) * w, f32 or bf16 (Zhang and Sennrich 2019).
+/* cu_rmsnorm: x += add (f32, in place), dst = x / sqrt(mean(x^2) + eps) * w, f32 or bf16 (Zhang and Sennrich 2019); with
+ * `center` the layer norm of Ba et al. 2016, + b.
  * One block of 256 threads a row; thread t sums columns t * 4 + k * 1024 and the block sums its threads in one tree, so
  * a row's bits depend on the row alone. Any d, any ld; four values at a time where rows are aligned. Bound: the
  * reference to 1e-12 NMSE in f32, its rounding in bf16. */
@@ -47,15 +48,51 @@ static __global__ void __launch_bounds__(THREADS)
     T *o = dst + row * ld_dst;
     for (int k = (int)threadIdx.x * 4; k < d; k += THREADS * 4) {
         if (VEC) {
-            const float4 q = *(const float4 *)(r + k), b = *(const float4 *)(w + k);
+            const float4 q = *(const float4 *)(r + k),
+                         b = w ? *(const float4 *)(w + k) : make_float4(1, 1, 1, 1);
             store4(o + k, make_float4(__fmul_rn(__fmul_rn(q.x, inv), b.x),
                                       __fmul_rn(__fmul_rn(q.y, inv), b.y),
                                       __fmul_rn(__fmul_rn(q.z, inv), b.z),
                                       __fmul_rn(__fmul_rn(q.w, inv), b.w)));
         } else {
             for (int i = 0; i < min(4, d - k); i++)
-                store1(o + k + i, __fmul_rn(__fmul_rn(r[k + i], inv), w[k + i]));
+                store1(o + k + i, __fmul_rn(__fmul_rn(r[k + i], inv), w ? w[k + i] : 1.0f));
         }
+    }
+}
+
+struct layer_args {
+    const float *add, *w, *b;
+    int64_t ld_dst, ld_x, ld_add;
+    int d, rows;
+    float eps;
+};
+
+/* Thread t sums columns t + k * 256: first the mean, then the squares of what is left. */
+template <class T>
+static __global__ void __launch_bounds__(THREADS)
+    layernorm(T *dst, float *x, layer_args a, const cu_count *count)
+{
+    SHARED(float, part, [THREADS / 32]);
+    const int64_t row = blockIdx.x;
+    if (row >= rows_of(count, a.rows))
+        return;
+    float *r = x + row * a.ld_x;
+    float sum = 0, sq = 0;
+    for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
+        if (a.add)
+            r[k] = __fadd_rn(r[k], a.add[row * a.ld_add + k]);
+        sum = __fadd_rn(sum, r[k]);
+    }
+    const float mean = block_sum<THREADS / 32>(sum, part) / (float)a.d;
+    for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
+        const float v = __fsub_rn(r[k], mean);
+        sq = __fmaf_rn(v, v, sq);
+    }
+    const float inv = 1.0f / sqrtf(block_sum<THREADS / 32>(sq, part) / (float)a.d + a.eps);
+    for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
+        const float v = __fmul_rn(__fmul_rn(__fsub_rn(r[k], mean), inv), a.w ? a.w[k] : 1.0f);
+        store1(dst + row * a.ld_dst + k, a.b ? __fadd_rn(v, a.b[k]) : v);
     }
 }
 
@@ -64,6 +101,19 @@ static __global__ void __launch_bounds__(THREADS)
 template <class T> static int go(const struct cu_rmsnorm *a, const cu_step *s, cu_stream st)
 {
     const int n = rows_max(s, a->rows), d = a->x.cols;
+    if (a->center && a->dst.p) {
+        layer_args l = {(const float *)a->add.p,
+                        a->w,
+                        a->b,
+                        a->dst.ld,
+                        a->x.ld,
+                        a->add.ld,
+                        d,
+                        (int)a->rows,
+                        a->eps};
+        launch_cfg lc = {dim3((unsigned)n), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
+        return launched(launch(lc, layernorm<T>, (T *)a->dst.p, (float *)a->x.p, l, s->count));
+    }
     const bool vec = d % 4 == 0 && mat_vec4(&a->x) && (!a->add.p || mat_vec4(&a->add)) &&
                      (!a->dst.p || (mat_vec4(&a->dst) && (uintptr_t)a->w % 16 == 0));
     launch_cfg c = {dim3((unsigned)n), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
@@ -78,7 +128,9 @@ extern "C" int cu_rmsnorm(const struct cu_rmsnorm *a, const struct cu_step *s, c
         return CU_BAD;
     if (a->add.p && (!mat_ok(&a->add) || a->add.dt != CU_F32 || a->add.cols != a->x.cols))
         return CU_BAD;
-    if (a->dst.p && (!mat_ok(&a->dst) || a->dst.cols != a->x.cols || !a->w || !(a->eps >= 0)))
+    if (a->dst.p && (!mat_ok(&a->dst) || a->dst.cols != a->x.cols || !(a->eps >= 0)))
+        return CU_BAD;
+    if (a->b && !a->center)
         return CU_BAD;
     if (rows_max(s, a->rows) <= 0)
         return 0;

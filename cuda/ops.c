@@ -39,6 +39,11 @@ int cu__embed(struct dev *d, const struct op_embed *a)
 {
     if (!d->in_step || !a->w || !ops_is_2d(&a->dst, DT_F32, d->meta.n_row, a->w->w.n_in))
         return ERR_INVAL;
+    if (a->pos && (a->pos->w.n_in != a->w->w.n_in || a->pos->w.n_part != 1))
+        return ERR_INVAL;
+    for (int i = 0; a->pos && i < d->meta.n_row; i++)
+        if (d->meta.pos[i] >= a->pos->w.n_out)
+            return ERR_INVAL;
     for (int i = 0; i < d->meta.n_row; i++) /* TOK_SAMPLED: of a row that has been sampled */
         if (d->meta.tok[i] >= a->w->w.n_out || d->meta.tok[i] < -(int64_t)d->n_sampled)
             return ERR_INVAL;
@@ -46,6 +51,7 @@ int cu__embed(struct dev *d, const struct op_embed *a)
     if (!r)
         return ERR_NOMEM;
     r->u.embed.w = &a->w->w;
+    r->u.embed.pos = a->pos ? &a->pos->w : NULL;
     r->u.embed.scale = a->scale;
     return undo(d, cu__mat(d, &a->dst, &r->u.embed.dst) ? 0 : ERR_INVAL);
 }
@@ -60,9 +66,11 @@ int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
     if (!r)
         return ERR_NOMEM;
     r->u.rmsnorm.eps = a->eps;
+    r->u.rmsnorm.center = a->center;
     r->u.rmsnorm.rows = rows_of(d, a->x.shape[0], &r->lone);
     bool ok = cu__mat(d, &a->dst, &r->u.rmsnorm.dst) && cu__mat(d, &a->x, &r->u.rmsnorm.x) &&
-              cu__mat(d, &a->add, &r->u.rmsnorm.add) && cu__vec(d, &a->w, &r->u.rmsnorm.w);
+              cu__mat(d, &a->add, &r->u.rmsnorm.add) && cu__vec(d, &a->w, &r->u.rmsnorm.w) &&
+              cu__vec(d, &a->b, &r->u.rmsnorm.b);
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 
@@ -140,6 +148,8 @@ int cu__act_mul(struct dev *d, const struct op_act_mul *a)
     if (!r)
         return ERR_NOMEM;
     r->u.act_mul.act = (int32_t)a->act;
+    r->u.act_mul.single = a->single;
+    r->u.act_mul.limit = a->limit;
     r->u.act_mul.rows = rows_of(d, a->dst.shape[0], &r->lone);
     return undo(d, cu__mat(d, &a->dst, &r->u.act_mul.dst) &&
                            cu__mat(d, &a->gate_up, &r->u.act_mul.gate_up)

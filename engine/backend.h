@@ -34,6 +34,8 @@ int ops_check_weight(const struct weight_desc *w, struct err *e);
 /* `mul` is the backend's mul_dtype, m the step. */
 int ops_check_embed(const struct op_embed *a, const struct step_meta *m, int64_t n_in,
                     int64_t n_out);
+/* The table of learned positions has a row for every position of the step. */
+int ops_check_embed_pos(const struct step_meta *m, int64_t n_in, const struct weight_desc *pos);
 int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype mul);
 int ops_check_linear(const struct op_linear *a, enum dtype mul, int64_t n_in, int64_t n_out);
 int ops_check_rope_kv(const struct op_rope_kv *a, const struct step_meta *m,

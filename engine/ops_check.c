@@ -113,6 +113,14 @@ int ops_check_weight(const struct weight_desc *w, struct err *e)
     return 0;
 }
 
+int ops_check_embed_pos(const struct step_meta *m, int64_t n_in, const struct weight_desc *pos)
+{
+    WANT(pos->rows && pos->n_in == n_in && pos->n_part == 1);
+    for (int i = 0; i < m->n_row; i++)
+        WANT(m->pos[i] < pos->part[0].n_out);
+    return 0;
+}
+
 int ops_check_embed(const struct op_embed *a, const struct step_meta *m, int64_t n_in,
                     int64_t n_out)
 {
@@ -130,7 +138,8 @@ int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype mul)
     WANT(!a->add.buf || ops_is_2d(&a->add, DT_F32, n, d));
     WANT(a->dst.buf || a->add.buf);
     if (a->dst.buf)
-        WANT(is_2d_of(&a->dst, mul, n, d) && ops_is_vec(&a->w, d, false) && a->eps >= 0);
+        WANT(is_2d_of(&a->dst, mul, n, d) && ops_is_vec(&a->w, d, true) && a->eps >= 0);
+    WANT(ops_is_vec(&a->b, d, true) && (a->center || !a->b.buf));
     return 0;
 }
 
@@ -198,8 +207,10 @@ int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block
 int ops_check_act_mul(const struct op_act_mul *a, enum dtype mul)
 {
     int64_t n = a->dst.shape[0], d = a->dst.shape[1];
-    WANT(ops_is_2d(&a->dst, mul, -1, d) && ops_is_2d(&a->gate_up, DT_F32, n, 2 * d));
-    WANT(a->act == ACT_SILU || a->act == ACT_GELU_TANH || a->act == ACT_GELU_ERF);
+    WANT(ops_is_2d(&a->dst, mul, -1, d));
+    WANT(ops_is_2d(&a->gate_up, DT_F32, n, a->single ? d : 2 * d));
+    WANT(a->act >= ACT_SILU && a->act <= ACT_SWIGLU_OAI);
+    WANT(a->act != ACT_SWIGLU_OAI || (!a->single && a->limit > 0));
     return 0;
 }
 

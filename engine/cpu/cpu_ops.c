@@ -13,7 +13,7 @@ struct rows {
     const float *add;
     int64_t ld_dst, ld_x, ld_add;
     const void *op;
-    const float *w;
+    const float *w, *b;
 };
 
 static void rows_run(struct rows *r, void (*fn)(void *, int, int), double row_cost)
@@ -30,7 +30,6 @@ static int64_t rows_end(const struct rows *r, int task)
 
 static void embed_rows(void *arg, int task, int worker)
 {
-    (void)worker;
     const struct rows *r = arg;
     const struct op_embed *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
@@ -38,19 +37,29 @@ static void embed_rows(void *arg, int task, int worker)
         cpu_weight_row(&a->w->desc, r->d->meta.tok[i], dst);
         if (a->scale < 1 || a->scale > 1)
             r->d->isa->norm->scale(dst, r->cols, a->scale, 0);
+        if (a->pos) {
+            float *p = (float *)r->d->im2col.p + (size_t)worker * (size_t)r->cols;
+            cpu_weight_row(&a->pos->desc, r->d->meta.pos[i], p);
+            r->d->isa->norm->norm(&(struct cpu_norm_args){.x = dst, .add = p, .d = r->cols});
+        }
     }
 }
 
 int cpu__embed(struct dev *d, const struct op_embed *a)
 {
     if (!d->in_step || !a->w || !a->w->desc.rows ||
-        ops_check_embed(a, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
+        ops_check_embed(a, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)) ||
+        (a->pos && ops_check_embed_pos(&d->meta, a->w->desc.n_in, &a->pos->desc)))
         return ERR_INVAL;
     struct rows r = {.d = d, .n = d->meta.n_row, .cols = a->w->desc.n_in, .op = a};
     r.dst = cpu__ptr(d, &a->dst);
     r.ld_dst = a->dst.stride[0];
     if (!r.dst)
         return ERR_INVAL;
+    int rc =
+        a->pos ? cpu__grow(&d->im2col, (size_t)d->n_threads * (size_t)r.cols * sizeof(float)) : 0;
+    if (rc)
+        return rc;
     rows_run(&r, embed_rows, (double)r.cols);
     return 0;
 }
@@ -60,9 +69,22 @@ static void rmsnorm_rows(void *arg, int task, int worker)
     (void)worker;
     const struct rows *r = arg;
     const struct op_rmsnorm *a = r->op;
-    for (int64_t i = task * r->grain; i < rows_end(r, task); i++)
-        r->d->isa->norm->rmsnorm(r->dst ? r->dst + i * r->ld_dst : NULL, r->x + i * r->ld_x,
-                                 r->add ? r->add + i * r->ld_add : NULL, r->w, r->cols, a->eps);
+    struct cpu_norm_args n = {
+        .w = r->w, .b = r->b, .d = r->cols, .eps = a->eps, .center = a->center};
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
+        n.dst = r->dst ? r->dst + i * r->ld_dst : NULL;
+        n.x = r->x + i * r->ld_x;
+        n.add = r->add ? r->add + i * r->ld_add : NULL;
+        r->d->isa->norm->norm(&n);
+    }
+}
+
+/* Where the tensor is, or NULL where it has no buffer; *ok becomes false when it ought to have one. */
+static void *optional(struct dev *d, const struct tensor *t, bool *ok)
+{
+    void *p = t->buf ? cpu__ptr(d, t) : NULL;
+    *ok = *ok && (p || !t->buf);
+    return p;
 }
 
 int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
@@ -70,21 +92,16 @@ int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
     if (ops_check_rmsnorm(a, DT_F32))
         return ERR_INVAL;
     struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
+    bool ok = true;
     r.x = cpu__ptr(d, &a->x);
     r.ld_x = a->x.stride[0];
-    bool ok = r.x;
-    if (a->add.buf) {
-        r.add = cpu__ptr(d, &a->add);
-        r.ld_add = a->add.stride[0];
-        ok = ok && r.add;
-    }
-    if (a->dst.buf) {
-        r.dst = cpu__ptr(d, &a->dst);
-        r.ld_dst = a->dst.stride[0];
-        r.w = cpu__ptr(d, &a->w);
-        ok = ok && r.dst && r.w;
-    }
-    if (!ok)
+    r.add = optional(d, &a->add, &ok);
+    r.ld_add = a->add.stride[0];
+    r.dst = optional(d, &a->dst, &ok);
+    r.ld_dst = a->dst.stride[0];
+    r.w = optional(d, &a->w, &ok);
+    r.b = optional(d, &a->b, &ok);
+    if (!r.x || !ok)
         return ERR_INVAL;
     rows_run(&r, rmsnorm_rows, (double)r.cols * 0.3);
     return 0;
@@ -127,7 +144,7 @@ static void act_rows(void *arg, int task, int worker)
     const struct op_act_mul *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
         const float *gate = r->x + i * r->ld_x;
-        r->d->isa->norm->act_mul(r->dst + i * r->ld_dst, gate, gate + r->cols, r->cols, a->act);
+        r->d->isa->norm->act_mul(a, r->dst + i * r->ld_dst, gate, r->cols);
     }
 }
 

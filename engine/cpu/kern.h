@@ -27,13 +27,22 @@ struct cpu_rope_args {
     size_t head_bytes; /* from KV head h to h + 1 inside a block */
 };
 
+/* A row: x += add when add; dst = norm(x) * w + b when dst (dst may be x); w, b NULL: left out. */
+struct cpu_norm_args {
+    float *dst, *x;
+    const float *add, *w, *b;
+    int64_t d;
+    float eps;
+    bool center;
+};
+
 struct cpu_norm_kern {
-    /* x += add when add; dst = norm(x) * w when dst (dst may be x). */
-    void (*rmsnorm)(float *dst, float *x, const float *add, const float *w, int64_t d, float eps);
+    void (*norm)(const struct cpu_norm_args *a);
     /* One row of qkv in place; cs = cos[n_rot/2] then sin[n_rot/2]; kv = the layer's part of the token's
      * block, slot = the token's place in it. */
     void (*rope_kv)(const struct cpu_rope_args *a, float *qkv, const float *cs, void *kv, int slot);
-    void (*act_mul)(float *dst, const float *gate, const float *up, int64_t n, enum act_kind act);
+    /* One row of n values by a's activation; `gate` holds n values, then n more unless a->single. */
+    void (*act_mul)(const struct op_act_mul *a, float *dst, const float *gate, int64_t n);
     void (*scale)(float *x, int64_t n, float scale, float softcap);
 };
 extern const struct cpu_norm_kern cpu_norm_scalar, cpu_norm_avx2, cpu_norm_avx512, cpu_norm_amx;

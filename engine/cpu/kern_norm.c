@@ -1,4 +1,4 @@
-/* Row kernels: RMS norm, rotary embedding with KV write, gated activation, scaling. See kern.h. */
+/* Row kernels: RMS and layer norm, rotary embedding with KV write, gated activation, scaling. See kern.h. */
 #include "engine/cpu/kern.h"
 #include "engine/cpu/vec.h"
 #include "engine/cpu/vec_act.h"
@@ -22,30 +22,62 @@ static float sum_squares(const float *x, int64_t d)
     return vhsum(vadd(vadd(s[0], s[1]), vadd(s[2], s[3])));
 }
 
+/* w may be NULL. */
 static void norm_scale(float *dst, const float *x, const float *w, int64_t d, float eps)
 {
-    float r = 1.0f / sqrtf(sum_squares(x, d) / (float)d + eps);
-    struct vf vr = vset1(r);
+    struct vf vr = vset1(1.0f / sqrtf(sum_squares(x, d) / (float)d + eps));
     int64_t i = 0;
-    for (; i + VL <= d; i += VL)
+    for (; w && i + VL <= d; i += VL)
         vstore(dst + i, vmul(vmul(vload(x + i), vr), vload(w + i)));
-    if (i < d) {
-        int n = (int)(d - i);
-        vstoren(dst + i, vmul(vmul(vloadn(x + i, n), vr), vloadn(w + i, n)), n);
+    for (; i < d; i += VL) {
+        int n = d - i < VL ? (int)(d - i) : VL;
+        struct vf v = vmul(vloadn(x + i, n), vr);
+        vstoren(dst + i, w ? vmul(v, vloadn(w + i, n)) : v, n);
     }
 }
 
-static void rmsnorm(float *dst, float *x, const float *add, const float *w, int64_t d, float eps)
+/* (x - mean) / sqrt(var + eps) * w + b, the sums in the same four chains. */
+static void norm_center(const struct cpu_norm_args *a)
 {
-    if (add) {
-        int64_t i = 0;
-        for (; i + VL <= d; i += VL)
-            vstore(x + i, vadd(vload(x + i), vload(add + i)));
-        for (; i < d; i++)
-            x[i] += add[i];
+    struct vf s[4] = {vset1(0), vset1(0), vset1(0), vset1(0)};
+    const float *x = a->x;
+    int64_t i = 0;
+    for (int j = 0; i < a->d; i += VL, j = (j + 1) % 4)
+        s[j] = vadd(s[j], vloadn(x + i, a->d - i < VL ? (int)(a->d - i) : VL));
+    const struct vf mean = vset1(vhsum(vadd(vadd(s[0], s[1]), vadd(s[2], s[3]))) / (float)a->d);
+    s[0] = s[1] = s[2] = s[3] = vset1(0);
+    i = 0;
+    for (int j = 0; i < a->d; i += VL, j = (j + 1) % 4) {
+        int n = a->d - i < VL ? (int)(a->d - i) : VL;
+        struct vf v = vkeep(vsub(vloadn(x + i, n), mean), 0, n, vset1(0));
+        s[j] = vfma(v, v, s[j]);
     }
-    if (dst)
-        norm_scale(dst, x, w, d, eps);
+    float var = vhsum(vadd(vadd(s[0], s[1]), vadd(s[2], s[3]))) / (float)a->d;
+    const struct vf inv = vset1(1.0f / sqrtf(var + a->eps));
+    for (i = 0; i < a->d; i += VL) {
+        int n = a->d - i < VL ? (int)(a->d - i) : VL;
+        struct vf v = vmul(vsub(vloadn(x + i, n), mean), inv);
+        if (a->w)
+            v = vmul(v, vloadn(a->w + i, n));
+        if (a->b)
+            v = vadd(v, vloadn(a->b + i, n));
+        vstoren(a->dst + i, v, n);
+    }
+}
+
+static void norm(const struct cpu_norm_args *a)
+{
+    if (a->add) {
+        int64_t i = 0;
+        for (; i + VL <= a->d; i += VL)
+            vstore(a->x + i, vadd(vload(a->x + i), vload(a->add + i)));
+        for (; i < a->d; i++)
+            a->x[i] += a->add[i];
+    }
+    if (a->dst && a->center)
+        norm_center(a);
+    else if (a->dst)
+        norm_scale(a->dst, a->x, a->w, a->d, a->eps);
 }
 
 static void rope_head(float *x, const float *c, const float *s, int n_rot, enum rope_style style)
@@ -131,17 +163,46 @@ static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, 
 #define ACT_LOOP(fn)                                                                               \
     for (int64_t i = 0; i < n; i += VL) {                                                          \
         int m = n - i < VL ? (int)(n - i) : VL;                                                    \
-        vstoren(dst + i, vmul(fn(vloadn(gate + i, m)), vloadn(up + i, m)), m);                     \
+        struct vf v = fn(vloadn(gate + i, m));                                                     \
+        vstoren(dst + i, up ? vmul(v, vloadn(up + i, m)) : v, m);                                  \
     }
 
-static void act_mul(float *dst, const float *gate, const float *up, int64_t n, enum act_kind act)
+VI struct vf relu(struct vf x)
 {
-    if (act == ACT_SILU) {
+    return vsel_lt(x, vset1(0), vset1(0), x);
+}
+VI struct vf relu2(struct vf x)
+{
+    struct vf r = relu(x);
+    return vmul(r, r);
+}
+
+static void act_swiglu_oai(float *dst, const float *gate, int64_t n, float limit)
+{
+    const struct vf hi = vset1(limit), lo = vset1(-limit);
+    for (int64_t i = 0; i < n; i += VL) {
+        int m = n - i < VL ? (int)(n - i) : VL;
+        struct vf g = vmin(vloadn(gate + i, m), hi);
+        struct vf u = vmin(vmax(vloadn(gate + n + i, m), lo), hi);
+        vstoren(dst + i, vmul(vadd(u, vset1(1)), quick_gelu(g)), m);
+    }
+}
+
+static void act_mul(const struct op_act_mul *a, float *dst, const float *gate, int64_t n)
+{
+    const float *up = a->single ? NULL : gate + n;
+    if (a->act == ACT_SILU) {
         ACT_LOOP(silu)
-    } else if (act == ACT_GELU_TANH) {
+    } else if (a->act == ACT_GELU_TANH) {
         ACT_LOOP(gelu_tanh)
-    } else {
+    } else if (a->act == ACT_GELU_ERF) {
         ACT_LOOP(gelu_erf)
+    } else if (a->act == ACT_RELU) {
+        ACT_LOOP(relu)
+    } else if (a->act == ACT_RELU2) {
+        ACT_LOOP(relu2)
+    } else {
+        act_swiglu_oai(dst, gate, n, a->limit);
     }
 }
 
@@ -158,6 +219,6 @@ static void scale(float *x, int64_t n, float k, float softcap)
 
 #define TABLE_(isa)                                                                                \
     const struct cpu_norm_kern cpu_norm_##isa = {                                                  \
-        .rmsnorm = rmsnorm, .rope_kv = rope_kv, .act_mul = act_mul, .scale = scale}
+        .norm = norm, .rope_kv = rope_kv, .act_mul = act_mul, .scale = scale}
 #define TABLE(isa) TABLE_(isa)
 TABLE(CPU_ISA);

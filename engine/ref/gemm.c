@@ -73,7 +73,8 @@ int ref__linear(struct dev *d, const struct op_linear *a)
 int ref__embed(struct dev *d, const struct op_embed *a)
 {
     if (!d->in_step || !a->w || !a->w->desc.rows ||
-        ops_check_embed(a, &d->meta, a->w->desc.n_in, a->w->n_out))
+        ops_check_embed(a, &d->meta, a->w->desc.n_in, a->w->n_out) ||
+        (a->pos && ops_check_embed_pos(&d->meta, a->w->desc.n_in, &a->pos->desc)))
         return ERR_INVAL;
     float *dst = ref__ptr(d, &a->dst);
     if (!dst)
@@ -82,6 +83,9 @@ int ref__embed(struct dev *d, const struct op_embed *a)
         const float *w = ref__weight_row(a->w, d->meta.tok[i]);
         for (int64_t k = 0; k < a->w->desc.n_in; k++)
             dst[i * a->dst.stride[0] + k] = w[k] * a->scale;
+        const float *p = a->pos ? ref__weight_row(a->pos, d->meta.pos[i]) : NULL;
+        for (int64_t k = 0; p && k < a->dst.shape[1]; k++)
+            dst[i * a->dst.stride[0] + k] += p[k];
     }
     return 0;
 }

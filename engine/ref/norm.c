@@ -1,7 +1,23 @@
-/* Reference: RMS norm, gated activation, gather, scale. */
+/* Reference: RMS and layer norm, gated activation, gather, scale. */
 #include "engine/ref/ref_impl.h"
 
 #include <math.h>
+
+static void norm_row(const struct op_rmsnorm *a, const float *x, float *dst, const float *w,
+                     const float *b)
+{
+    int64_t n = a->x.shape[1];
+    double mean = 0, sum = 0;
+    for (int64_t k = 0; a->center && k < n; k++)
+        mean += (double)x[k];
+    mean /= (double)n;
+    for (int64_t k = 0; k < n; k++)
+        sum += ((double)x[k] - mean) * ((double)x[k] - mean);
+    double inv = 1 / sqrt(sum / (double)n + (double)a->eps);
+    for (int64_t k = 0; k < n; k++)
+        dst[k] =
+            (float)(((double)x[k] - mean) * inv * (double)(w ? w[k] : 1) + (double)(b ? b[k] : 0));
+}
 
 int ref__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 {
@@ -10,32 +26,46 @@ int ref__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
     float *x = ref__ptr(d, &a->x);
     const float *add = a->add.buf ? ref__ptr(d, &a->add) : NULL;
     float *dst = a->dst.buf ? ref__ptr(d, &a->dst) : NULL;
-    const float *w = a->dst.buf ? ref__ptr(d, &a->w) : NULL;
-    if (!x || (a->add.buf && !add) || (a->dst.buf && (!dst || !w)))
+    const float *w = a->w.buf ? ref__ptr(d, &a->w) : NULL;
+    const float *b = a->b.buf ? ref__ptr(d, &a->b) : NULL;
+    if (!x || (a->add.buf && !add) || (a->dst.buf && !dst) || (a->w.buf && !w) || (a->b.buf && !b))
         return ERR_INVAL;
     int64_t n = a->x.shape[1];
     for (int64_t i = 0; i < a->x.shape[0]; i++) {
         float *r = x + i * a->x.stride[0];
-        double sum = 0;
-        for (int64_t k = 0; k < n; k++) {
-            if (add)
-                r[k] += add[i * a->add.stride[0] + k];
-            sum += (double)r[k] * (double)r[k];
-        }
-        double inv = 1 / sqrt(sum / (double)n + (double)a->eps);
-        for (int64_t k = 0; dst && k < n; k++)
-            dst[i * a->dst.stride[0] + k] = (float)((double)r[k] * inv * (double)w[k]);
+        for (int64_t k = 0; add && k < n; k++)
+            r[k] += add[i * a->add.stride[0] + k];
+        if (dst)
+            norm_row(a, r, dst + i * a->dst.stride[0], w, b);
     }
     return 0;
 }
 
 static double act(double x, enum act_kind kind)
 {
-    if (kind == ACT_SILU)
+    switch (kind) {
+    case ACT_SILU:
         return x / (1 + exp(-x));
-    if (kind == ACT_GELU_TANH)
+    case ACT_GELU_TANH:
         return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    return 0.5 * x * erfc(-x * M_SQRT1_2);
+    case ACT_RELU:
+        return x > 0 ? x : 0;
+    case ACT_RELU2:
+        return x > 0 ? x * x : 0;
+    default:
+        return 0.5 * x * erfc(-x * M_SQRT1_2);
+    }
+}
+
+/* What the row's gate and up (1 without one) make. */
+static double gated(const struct op_act_mul *a, double gate, double up)
+{
+    if (a->act != ACT_SWIGLU_OAI)
+        return act(gate, a->act) * up;
+    double limit = (double)a->limit;
+    gate = fmin(gate, limit);
+    up = fmin(fmax(up, -limit), limit);
+    return (up + 1) * gate / (1 + exp(-1.702 * gate));
 }
 
 int ref__act_mul(struct dev *d, const struct op_act_mul *a)
@@ -50,7 +80,8 @@ int ref__act_mul(struct dev *d, const struct op_act_mul *a)
     for (int64_t i = 0; i < a->dst.shape[0]; i++)
         for (int64_t k = 0; k < n; k++) {
             const float *r = g + i * a->gate_up.stride[0];
-            dst[i * a->dst.stride[0] + k] = (float)(act((double)r[k], a->act) * (double)r[n + k]);
+            dst[i * a->dst.stride[0] + k] =
+                (float)gated(a, (double)r[k], a->single ? 1 : (double)r[n + k]);
         }
     return 0;
 }

@@ -85,6 +85,46 @@ static void norm_in_place(const struct ot_back *b, int64_t n, int64_t d, const f
     ot_take(b, w, NULL);
 }
 
+/* Layer norm of a sum, with a bias; then RMS norm without weights of the same, in place over it. */
+static void norm_center(const struct ot_back *b, int64_t n, int64_t d, const float *data,
+                        struct result r)
+{
+    struct tensor x = ot_tensor(b, n, d, data), add = ot_tensor(b, n, d, data + n * d);
+    struct tensor dst = ot_tensor(b, n, d, NULL);
+    float *v = malloc(2 * (size_t)d * sizeof *v);
+    for (int64_t i = 0; i < 2 * d; i++)
+        v[i] = 0.5f + 0.01f * (float)(i % 90);
+    struct tensor w = ot_tensor(b, 1, d, v), bias = ot_tensor(b, 1, d, v + d);
+    free(v);
+    struct op_rmsnorm a = {
+        .dst = dst, .x = x, .add = add, .w = w, .b = bias, .eps = 1e-2f, .center = true};
+    assert_int_equal(b->b->rmsnorm(b->d, &a), 0);
+    struct op_rmsnorm bare = {.dst = x, .x = x, .eps = 1e-5f};
+    assert_int_equal(b->b->rmsnorm(b->d, &bare), 0);
+    ot_take(b, dst, r.out);
+    ot_take(b, x, r.x);
+    ot_take(b, add, NULL);
+    ot_take(b, w, NULL);
+    ot_take(b, bias, NULL);
+}
+
+/* Layer norm without weights of the middle columns of wider rows: the others stay. */
+static void norm_columns(const struct ot_back *b, int64_t n, int64_t d, const float *data,
+                         struct result r)
+{
+    int64_t from = d / 3, cols = d - from - d / 4;
+    struct tensor x = ot_tensor(b, n, d, data), in = tensor_cols(x, from, cols);
+    struct op_rmsnorm a = {.dst = in, .x = in, .eps = 1e-2f, .center = true};
+    assert_int_equal(b->b->rmsnorm(b->d, &a), 0);
+    a.center = false;
+    assert_int_equal(b->b->rmsnorm(b->d, &a), 0);
+    ot_take(b, x, r.x);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t k = 0; k < d; k++)
+            if (k < from || k >= from + cols)
+                assert_memory_equal(&r.x[i * d + k], &data[i * d + k], sizeof *data);
+}
+
 static void act(const struct ot_back *b, int64_t n, int64_t d, const float *data, struct result r,
                 enum act_kind kind)
 {
@@ -93,10 +133,35 @@ static void act(const struct ot_back *b, int64_t n, int64_t d, const float *data
         for (int p = 0; p < 2; p++)
             b->b->write(b->d, g.buf, g.off + (size_t)(i * 2 + p) * (size_t)d * 4,
                         data + p * n * d + i * d, (size_t)d * 4);
-    struct op_act_mul a = {.dst = dst, .gate_up = g, .act = kind};
+    struct op_act_mul a = {.dst = dst, .gate_up = g, .act = kind, .limit = 1.5f};
     assert_int_equal(b->b->act_mul(b->d, &a), 0);
     ot_take(b, dst, r.out);
     ot_take(b, g, NULL);
+}
+/* Without a second factor. */
+static void act_single(const struct ot_back *b, int64_t n, int64_t d, const float *data,
+                       struct result r)
+{
+    struct tensor g = ot_tensor(b, n, d, data), dst = ot_tensor(b, n, d, NULL);
+    struct op_act_mul a = {.dst = dst, .gate_up = g, .act = ACT_GELU_TANH, .single = true};
+    assert_int_equal(b->b->act_mul(b->d, &a), 0);
+    ot_take(b, dst, r.out);
+    a.dst = g, a.act = ACT_RELU2;
+    assert_int_equal(b->b->act_mul(b->d, &a), 0);
+    ot_take(b, g, r.x);
+}
+static void act_relu(const struct ot_back *b, int64_t n, int64_t d, const float *p, struct result r)
+{
+    act(b, n, d, p, r, ACT_RELU);
+}
+static void act_relu2(const struct ot_back *b, int64_t n, int64_t d, const float *p,
+                      struct result r)
+{
+    act(b, n, d, p, r, ACT_RELU2);
+}
+static void act_oai(const struct ot_back *b, int64_t n, int64_t d, const float *p, struct result r)
+{
+    act(b, n, d, p, r, ACT_SWIGLU_OAI);
 }
 static void act_silu(const struct ot_back *b, int64_t n, int64_t d, const float *p, struct result r)
 {
@@ -127,6 +192,8 @@ static void test_rmsnorm(void **st)
     (void)st;
     sweep(norm_add, 1e-12);
     sweep(norm_in_place, 1e-12);
+    sweep(norm_center, 1e-11);
+    sweep(norm_columns, 1e-11);
 }
 
 static void test_act(void **st)
@@ -135,6 +202,10 @@ static void test_act(void **st)
     sweep(act_silu, 1e-12);
     sweep(act_tanh, 1e-12);
     sweep(act_erf, 1e-12);
+    sweep(act_relu, 1e-12);
+    sweep(act_relu2, 1e-12);
+    sweep(act_oai, 1e-12);
+    sweep(act_single, 1e-12);
 }
 
 static void test_scale(void **st)
@@ -155,7 +226,7 @@ static void test_act_range(void **st)
         gate_up[i] = x[i];
         gate_up[N + i] = 1;
     }
-    for (int kind = ACT_SILU; kind <= ACT_GELU_ERF; kind++)
+    for (int kind = ACT_SILU; kind <= ACT_RELU; kind++)
         for (int b = 0; b < ot_n; b++) {
             const struct ot_back *o = &ot_backs[b];
             struct tensor g = ot_tensor(o, 1, 2 * N, gate_up), dst = ot_tensor(o, 1, N, NULL);
@@ -220,6 +291,8 @@ static void test_weights(void **st)
             assert_int_equal(o->b->linear(o->d, &l), 0);
             struct op_embed em = {.dst = te, .w = dw, .scale = 1.25f};
             assert_int_equal(o->b->embed(o->d, &em), 0);
+            em.pos = dw; /* as a table of positions it has three parts: refused */
+            assert_int_equal(o->b->embed(o->d, &em), ERR_INVAL);
             struct op_gather g = {.dst = tg, .src = te};
             assert_int_equal(o->b->gather(o->d, &g), 0);
             ot_take(o, ty, b ? got : want);
@@ -235,6 +308,59 @@ static void test_weights(void **st)
                 ot_near(o, "linear", got, want, ROWS * 3 * OUT, 1e-11);
             }
         }
+    }
+}
+
+/* Learned positions: their row is added; a position that the table lacks is refused. */
+static void test_positions(void **st)
+{
+    (void)st;
+    enum { IN = 64, TOKS = 20, CTX = 30 };
+    static float w[(TOKS + CTX) * IN], got[2 * IN];
+    static int32_t tok[] = {3, 19}, pos[] = {7, 29}, start[] = {0, 1, 2}, table[8], row[] = {0, 1};
+    struct step_meta m = {.n_row = 2,
+                          .n_seq = 2,
+                          .n_logit = 2,
+                          .tok = tok,
+                          .pos = pos,
+                          .seq_start = start,
+                          .block_table = table,
+                          .block_stride = 4,
+                          .logit_row = row};
+    ot_fill(w, (TOKS + CTX) * IN, 1);
+    struct weight_desc d = {.name = "words",
+                            .n_in = IN,
+                            .n_part = 1,
+                            .part = {{QF_F32, w, TOKS}},
+                            .rows = true,
+                            .only_rows = true};
+    struct weight_desc p = d;
+    p.part[0] = (struct weight_part){QF_F32, w + TOKS * IN, CTX};
+    for (int b = 0; b < ot_n; b++) {
+        const struct ot_back *o = &ot_backs[b];
+        struct dev_weight *dw, *dp;
+        struct err e = {0};
+        assert_int_equal(o->b->weight_open(o->d, &dw, &d, &e), 0);
+        assert_int_equal(o->b->weight_open(o->d, &dp, &p, &e), 0);
+        pos[1] = CTX - 1;
+        assert_int_equal(o->b->step_begin(o->d, &m), 0);
+        struct tensor t = ot_tensor(o, 2, IN, NULL);
+        struct op_embed em = {.dst = t, .w = dw, .scale = 2, .pos = dp};
+        assert_int_equal(o->b->embed(o->d, &em), 0);
+        ot_take(o, t, got);
+        for (int i = 0; i < 2; i++)
+            for (int k = 0; k < IN; k++) {
+                float want = 2 * w[tok[i] * IN + k] + w[(TOKS + pos[i]) * IN + k];
+                assert_memory_equal(&got[i * IN + k], &want, sizeof want);
+            }
+        t = ot_tensor(o, 2, IN, NULL);
+        em.dst = t;
+        pos[1] = CTX;
+        assert_int_equal(o->b->step_begin(o->d, &m), 0);
+        assert_int_equal(o->b->embed(o->d, &em), ERR_INVAL);
+        ot_take(o, t, NULL);
+        o->b->weight_close(o->d, dp);
+        o->b->weight_close(o->d, dw);
     }
 }
 
@@ -272,7 +398,7 @@ int main(int argc, char **argv)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_act),
         cmocka_unit_test(test_scale),   cmocka_unit_test(test_act_range),
-        cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_weights), cmocka_unit_test(test_positions),
     };
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {
         ot_open(NULL);
