@@ -102,22 +102,17 @@ static void put_head(struct buf *b, const struct gen *g)
 
 /* ---- the answer ---- */
 
-#define FRAME_END(b) GEN_PUT(b, "}\n\n")
-
-static void start(struct api_call *c, struct gen *g, int i)
+static void begin(struct api_call *c, struct gen *g)
 {
-    (void)i;
-    if (!g->stream)
-        return;
     talk_frame(c, "message_start");
     GEN_PUT(&c->out, ",\"message\":");
     put_head(&c->out, g);
     GEN_PUT(&c->out, "],\"stop_reason\":null,\"stop_sequence\":null,");
     put_usage(&c->out, g);
     buf_char(&c->out, '}');
-    FRAME_END(&c->out);
+    talk_frame_end(c);
     talk_frame(c, "ping");
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void open_block(struct api_call *c, struct gen *g, int k)
@@ -126,7 +121,7 @@ static void open_block(struct api_call *c, struct gen *g, int k)
     talk_frame(c, "content_block_start");
     buf_fmt(&c->out, ",\"index\":%d,\"content_block\":", k);
     put_block(&c->out, &t->block[k], false);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void grow_block(struct api_call *c, struct gen *g, int k, struct view text)
@@ -145,7 +140,7 @@ static void grow_block(struct api_call *c, struct gen *g, int k, struct view tex
             names[kind][1]);
     buf_json(&c->out, text.p, text.len);
     buf_char(&c->out, '}');
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void close_block(struct api_call *c, struct gen *g, int k)
@@ -153,7 +148,7 @@ static void close_block(struct api_call *c, struct gen *g, int k)
     (void)g;
     talk_frame(c, "content_block_stop");
     buf_fmt(&c->out, ",\"index\":%d", k);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void end(struct api_call *c, struct gen *g)
@@ -163,9 +158,9 @@ static void end(struct api_call *c, struct gen *g)
     put_stop(&c->out, g);
     GEN_PUT(&c->out, "},");
     put_usage(&c->out, g);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
     talk_frame(c, "message_stop");
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void whole(struct api_call *c, struct gen *g)
@@ -189,7 +184,7 @@ static const struct gen_writer writer = {
     .id_prefix = "msg_",
     .object = "message",
     .chunk_object = "message",
-    .open = start,
+    .open = talk_open,
     .delta = talk_delta,
     .event = talk_event,
     .whole = whole,
@@ -210,6 +205,7 @@ static const char *const names[][2] = {
 };
 
 static const struct talk_style style = {
+    .begin = begin,
     .open = open_block,
     .grow = grow_block,
     .close = close_block,

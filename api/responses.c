@@ -141,22 +141,17 @@ static void frame(struct api_call *c, struct gen *g, const char *type)
     gen_int(&c->out, (long)r->seq++);
 }
 
-#define FRAME_END(b) GEN_PUT(b, "}\n\n")
-
 static void response_frame(struct api_call *c, struct gen *g, const char *type, const char *status,
                            const struct api_error *why)
 {
     frame(c, g, type);
     GEN_PUT(&c->out, ",\"response\":");
     put_response(&c->out, c, g, status, why);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
-static void start(struct api_call *c, struct gen *g, int i)
+static void begin(struct api_call *c, struct gen *g)
 {
-    (void)i;
-    if (!g->stream)
-        return;
     response_frame(c, g, "response.created", "in_progress", NULL);
     response_frame(c, g, "response.in_progress", "in_progress", NULL);
 }
@@ -180,7 +175,7 @@ static void item_frame(struct api_call *c, struct gen *g, int k, bool done)
     frame(c, g, done ? "response.output_item.done" : "response.output_item.added");
     buf_fmt(&c->out, ",\"output_index\":%d,\"item\":", k);
     put_item(&c->out, g, k, done);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 /* content_part.added and .done, of a summary reasoning_summary_part. */
@@ -196,7 +191,7 @@ static void part_edge(struct api_call *c, struct gen *g, int k, bool done)
                       : "response.content_part.added");
     GEN_PUT(&c->out, ",\"part\":");
     put_part(&c->out, g, b, done);
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void open_block(struct api_call *c, struct gen *g, int k)
@@ -235,7 +230,7 @@ static void grow_block(struct api_call *c, struct gen *g, int k, struct view tex
         GEN_PUT(&c->out, ",\"logprobs\":");
         talk_logprobs(&c->out, g, r->t.mark_seen, b->mark_to, false);
     }
-    FRAME_END(&c->out);
+    talk_frame_end(c);
 }
 
 static void close_block(struct api_call *c, struct gen *g, int k)
@@ -255,7 +250,7 @@ static void close_block(struct api_call *c, struct gen *g, int k)
         GEN_PUT(&c->out, ",\"logprobs\":");
         talk_logprobs(&c->out, g, b->mark_from, b->mark_to, false);
     }
-    FRAME_END(&c->out);
+    talk_frame_end(c);
     if (b->kind != BLOCK_CALL)
         part_edge(c, g, k, true);
     item_frame(c, g, k, true);
@@ -286,7 +281,7 @@ static void fail(struct api_call *c, const struct api_error *x)
     GEN_PUT(&c->out, ",\"message\":");
     buf_json(&c->out, x->text, strlen(x->text));
     GEN_PUT(&c->out, ",\"param\":null");
-    FRAME_END(&c->out);
+    talk_frame_end(c);
     response_frame(c, g, "response.failed", "failed", x);
 }
 
@@ -294,7 +289,7 @@ static const struct gen_writer writer = {
     .id_prefix = "resp_",
     .object = "response",
     .chunk_object = "response",
-    .open = start,
+    .open = talk_open,
     .delta = talk_delta,
     .event = talk_event,
     .whole = whole,
@@ -319,6 +314,7 @@ static const char *const names[][2] = {
 };
 
 static const struct talk_style style = {
+    .begin = begin,
     .open = open_block,
     .grow = grow_block,
     .close = close_block,

@@ -41,7 +41,6 @@ struct stream_opts {                  /* zero = all is text */
     const char *think_open,
         *think_close; /* marks of reasoning; NULL: none. They outlive the stream */
     bool thinking;    /* the prompt has opened the reasoning already */
-    bool calling;     /* the prompt or a grammar has written the family's opening mark already */
     int max_calls;    /* later calls are dropped; 0 = no limit (parallel_tool_calls false: 1) */
     uint64_t id_seed; /* of made-up call ids; the same seed gives the same ids */
     void (*event)(void *ctx, const struct stream_event *ev); /* never pushes or closes */

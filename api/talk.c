@@ -198,6 +198,14 @@ static void grow(struct api_call *c, struct gen *g, enum block_kind kind, struct
     c->out.failed |= b->text.failed;
 }
 
+void talk_open(struct api_call *c, struct gen *g, int i)
+{
+    const struct talk *t = g->own;
+    (void)i;
+    if (g->stream)
+        t->style->begin(c, g);
+}
+
 void talk_delta(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to)
 {
     struct talk *t = g->own;
@@ -278,6 +286,11 @@ void talk_frame(struct api_call *c, const char *type)
 {
     c->streamed = true;
     buf_fmt(&c->out, "event: %s\ndata: {\"type\":\"%s\"", type, type);
+}
+
+void talk_frame_end(struct api_call *c)
+{
+    GEN_PUT(&c->out, "}\n\n");
 }
 
 void talk_text(struct buf *b, const struct buf *text)

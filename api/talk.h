@@ -19,6 +19,7 @@ struct talk_block {
 
 /* What an endpoint does with blocks, streaming only: block k has begun, has grown by `text`, has ended. */
 struct talk_style {
+    void (*begin)(struct api_call *c, struct gen *g); /* the frames before the first block */
     void (*open)(struct api_call *c, struct gen *g, int k);
     void (*grow)(struct api_call *c, struct gen *g, int k, struct view text);
     void (*close)(struct api_call *c, struct gen *g, int k);
@@ -51,13 +52,15 @@ int talk_message(struct api_call *c, struct talk *t, json_t *message, int source
 /* Copy fields of the request that chat calls the same, NULL-terminated. */
 int talk_copy(struct api_call *c, struct talk *t, json_t *o, const char *const *keys);
 
-/* delta and event of the writer. */
+/* open, delta and event of the writer. */
+void talk_open(struct api_call *c, struct gen *g, int i);
 void talk_delta(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to);
 void talk_event(struct api_call *c, struct gen *g, int i, const struct stream_event *ev);
 
 /* ---- pieces for writers ---- */
-/* Begin a frame: its event line and {"type":"NAME"; the writer adds members and "}\n\n". */
+/* Begin a frame: its event line and {"type":"NAME"; the writer adds members, then its end. */
 void talk_frame(struct api_call *c, const char *type);
+void talk_frame_end(struct api_call *c);
 void talk_text(struct buf *b, const struct buf *text); /* as a JSON string */
 /* The array of log-probabilities of text marks [from, to). `bytes`: with the bytes of each token. */
 void talk_logprobs(struct buf *b, const struct gen *g, size_t from, size_t to, bool bytes);
