@@ -264,6 +264,43 @@ static void test_messages_refused(void **state)
             "chat_template_kwargs.tokenize", "unsupported_value");
 }
 
+/* A template that counts its calls in lists. */
+static void test_kimi(void **state)
+{
+    (void)state;
+    size_t n, i;
+    char *all = unxz_read("tests/data/chat-templates/chat-templates.json.xz", &n);
+    json_t *v = json_loadb(all, n, 0, NULL), *t;
+    free(all);
+    json_array_foreach(json_object_get(v, "templates"), i, t)
+    {
+        const char *name = api_run_str(t, "name");
+        if (strcmp(name, "Kimi-K2-Instruct") == 0 || strcmp(name, "Kimi-K2-Thinking") == 0 ||
+            strcmp(name, "moonshotai-Kimi-K2") == 0)
+            serve(name, api_run_str(t, "source"));
+    }
+    json_decref(v);
+#define CALLED                                                                                     \
+    MSGS(USER                                                                                      \
+         ",{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"call_1\",\"type\":"  \
+         "\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"x\\\": 1}\"}}]},{"        \
+         "\"role\":\"tool\",\"tool_call_id\":\"call_1\",\"content\":\"one\"}")
+    static const char *const want[] = {"## Return of functions.f:0\none",
+                                       "## Return of functions.f:0\none", "## Return of call_1"};
+    static const char *const names[] = {"Kimi-K2-Instruct", "Kimi-K2-Thinking",
+                                        "moonshotai-Kimi-K2"};
+    for (i = 0; i < 3; i++) {
+        char fields[600];
+        snprintf(fields, sizeof fields, "\"model\":\"%s\"," CALLED, names[i]);
+        char *s = prompt_of(fields);
+        assert_non_null(strstr(s, "<|tool_call_begin|>functions.f:0<|tool_call_argument_begin|>{"
+                                  "\"x\": 1}<|tool_call_end|>"));
+        if (!strstr(s, want[i]))
+            fail_msg("%s", s);
+        free(s);
+    }
+}
+
 /* ---- what goes to the scheduler ---- */
 
 static uint64_t salt_of(const char *salt)
@@ -376,11 +413,11 @@ static void test_prompt_logprobs(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_timeout),           cmocka_unit_test(test_timeout_passed),
-        cmocka_unit_test(test_writing_time),      cmocka_unit_test(test_messages),
-        cmocka_unit_test(test_continue),          cmocka_unit_test(test_messages_refused),
-        cmocka_unit_test(test_salt_and_priority), cmocka_unit_test(test_batch),
-        cmocka_unit_test(test_prompt_logprobs),
+        cmocka_unit_test(test_timeout),      cmocka_unit_test(test_timeout_passed),
+        cmocka_unit_test(test_writing_time), cmocka_unit_test(test_messages),
+        cmocka_unit_test(test_continue),     cmocka_unit_test(test_messages_refused),
+        cmocka_unit_test(test_kimi),         cmocka_unit_test(test_salt_and_priority),
+        cmocka_unit_test(test_batch),        cmocka_unit_test(test_prompt_logprobs),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
