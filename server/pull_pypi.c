@@ -46,15 +46,17 @@ static const char extract[] =
     "sys.stdout.buffer.flush()\n";
 
 static const char untar[] =
-    "import sys,tarfile,os\n"
-    "t=tarfile.open(sys.argv[1])\n"
+    "import sys,tarfile,os,re\n"
+    "t=tarfile.open(sys.argv[1],ignore_zeros=True)\n"
+    "seen=set()\n"
     "for m in t:\n"
-    " p=os.path.normpath(m.name)\n"
+    " p=re.sub(r'[.]part[0-9]+$','',os.path.normpath(m.name))\n"
     " if not m.isreg() or p.startswith(('/','..')): sys.exit('not a plain file: '+m.name)\n"
     " o=os.path.join(sys.argv[2],p); os.makedirs(os.path.dirname(o),exist_ok=True)\n"
-    " with t.extractfile(m) as s, open(o,'wb') as d:\n"
+    " with t.extractfile(m) as s, open(o,'ab' if p in seen else 'wb') as d:\n"
     "  while b:=s.read(1<<20): d.write(b)\n"
-    "  d.flush(); os.fsync(d.fileno())\n";
+    "  d.flush(); os.fsync(d.fileno())\n"
+    " seen.add(p)\n";
 
 /* ---- scratch folder ---- */
 

@@ -18,6 +18,10 @@ bool eng_path_is_audio(const char *path)
     struct config *c = NULL;
     if (!path || encode__config_open(&c, path, NULL))
         return false;
+    if (!config_has(c, "model_type")) { /* CTranslate2's says nothing of the kind */
+        config_close(c);
+        return aud_is_ct2(path);
+    }
     bool is = strcmp(config_str(c, "model_type", ""), "whisper") == 0;
     config_close(c);
     return is;
@@ -116,6 +120,8 @@ static int open_all(struct audio_model *m, const struct eng_opts *o, struct eng_
         return rc;
     snprintf(m->comp.name, sizeof m->comp.name, "whisper");
     m->comp.map = (struct source_map){.src = m->src};
+    if (!config_has(m->comp.cfg, "model_type") && (rc = aud_ct2_map(m, o->path, e)))
+        return rc;
     if ((!plan && (rc = device_open(m, o, info, e))) ||
         (rc = nn_weights_open(&m->weights, m->be, m->dev, m->precision, e)) ||
         (rc = whisper_open(&m->net, m->weights, &m->comp, e)) || (rc = tokens_open(m, o->path, e)))

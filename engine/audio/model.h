@@ -4,6 +4,7 @@
 
 #include "engine/audio/whisper.h"
 #include "engine/engine.h"
+#include "engine/load/ct2.h"
 #include "engine/text/tokenizer.h"
 
 #define AUD_SLOTS_MAX 64
@@ -57,6 +58,12 @@ void audio_model_close(struct audio_model *m); /* NULL is fine */
 int audio_model_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e);
 int audio_model_step(struct audio_model *m, struct aud_job *const *jobs, int n,
                      const struct img_yield *y, struct err *e);
+
+/* ---- ct2_names.c: folders as CTranslate2 makes them ---- */
+
+bool aud_is_ct2(const char *dir);
+/* Names and configuration for m->src, which is such a file. */
+int aud_ct2_map(struct audio_model *m, const char *path, struct err *e);
 
 /* ---- rules.c: which token comes next ---- */
 

@@ -1,6 +1,7 @@
 /* See config.h. */
 #include "engine/load/config.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,15 +67,25 @@ void config_close(struct config *c)
 
 /* ---- look-up ---- */
 
+/* A member of an object, or, by number, of an array. */
+static const json_t *member(const json_t *o, const char *key, size_t n)
+{
+    char *end;
+    if (!json_is_array(o))
+        return json_object_getn(o, key, n);
+    unsigned long i = *key >= '0' && *key <= '9' ? strtoul(key, &end, 10) : ULONG_MAX;
+    return i < ULONG_MAX && end == key + n ? json_array_get(o, i) : NULL;
+}
+
 /* The value, NULL when absent or null. A key with a dot in it is tried as it stands first. */
 static const json_t *find(const struct config *c, const char *key)
 {
     const json_t *o = c->root, *v = json_object_get(o, key);
     const char *at = key, *dot;
     while (!v && (dot = strchr(at, '.')) != NULL) {
-        o = json_object_getn(o, at, (size_t)(dot - at));
+        o = member(o, at, (size_t)(dot - at));
         at = dot + 1;
-        v = json_object_get(o, at);
+        v = member(o, at, strlen(at));
     }
     return json_is_null(v) ? NULL : v;
 }

@@ -21,7 +21,8 @@ int config_open_text(struct config **out, const char *text, size_t n, const char
 void config_close(struct config *c); /* NULL is fine */
 
 bool config_has(const struct config *c, const char *key); /* present and not null */
-/* `def` when the key is absent or null. Keys may be dotted paths into objects ("text_config.hidden_size"). */
+/* `def` when the key is absent or null. Keys may be dotted paths into objects ("text_config.hidden_size") and
+ * arrays ("alignment_heads.0"). */
 int64_t config_int(struct config *c, const char *key, int64_t def, int64_t min, int64_t max);
 double config_num(struct config *c, const char *key, double def, double min, double max);
 bool config_bool(struct config *c, const char *key, bool def);

@@ -43,6 +43,7 @@ void source_close(struct source *s)
     for (size_t i = 0; i < s->n_file; i++) {
         safetensors_close(s->file[i].st);
         gguf_close(s->file[i].gguf);
+        ct2_close(s->file[i].ct2);
     }
     free(s->file);
     free(s->tensor);
@@ -111,7 +112,9 @@ int source_check_files(const struct source *s, struct err *e)
     e = e ? e : &local;
     for (size_t i = 0; i < s->n_file; i++) {
         const struct source_file *f = &s->file[i];
-        if (f->st ? safetensors_check_file(f->st, e) : gguf_check_file(f->gguf, e))
+        if (f->st     ? safetensors_check_file(f->st, e)
+            : f->gguf ? gguf_check_file(f->gguf, e)
+                      : ct2_check_file(f->ct2, e))
             return file_map_prefix(e, f->path);
     }
     return 0;

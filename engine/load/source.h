@@ -1,4 +1,5 @@
-/* Named tensors, whatever files they lie in: one safetensors file, the shards of a folder, a GGUF file. Owns the
+/* Named tensors, whatever files they lie in: one safetensors file, the shards of a folder, a GGUF file, CTranslate2's
+ * model.bin. Owns the
  * mappings. Names are as in the files; who wants other names asks through a source_map. Read-only after open: any
  * thread. */
 #ifndef ENGINE_LOAD_SOURCE_H
@@ -38,7 +39,7 @@ struct source;
 /* path: a .safetensors or .gguf file (judged by content), or a folder: its model.safetensors.index.json /
  * diffusion_pytorch_model.safetensors.index.json with all the shards it names, else its one .safetensors file
  * (model.safetensors, diffusion_pytorch_model.safetensors preferred; a ".fp16." variant where there is no other), else
- * its one .gguf. ERR_NOTFOUND, ERR_PARSE, ERR_INVAL name file and tensor (a tensor in two shards; one that the index
+ * its one .gguf, else its model.bin if that is CTranslate2's. ERR_NOTFOUND, ERR_PARSE, ERR_INVAL name file and tensor (a tensor in two shards; one that the index
  * puts where it is not). */
 int source_open(struct source **out, const char *path, struct err *e);
 void source_close(struct source *s); /* NULL is fine */

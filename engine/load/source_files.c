@@ -59,7 +59,8 @@ int source__file(struct source *s, const char *path, struct err *e)
     if (!f->path)
         return source__nomem(s, e);
     if (!is_gguf(path)) {
-        int rc = safetensors_open(&f->st, path, e);
+        int rc = ct2_sniff(path, NULL, 0) ? ct2_open(&f->ct2, path, e)
+                                          : safetensors_open(&f->st, path, e);
         s->n_file += rc == 0;
         return rc;
     }
@@ -141,8 +142,9 @@ static int check_index(const struct source *s, const struct shards *h, struct er
         while (strcmp(h->name[i], json_string_value(v)) != 0)
             i = (i + 1) % h->n;
         const struct source_file *f = &s->file[i];
-        if (f->st ? safetensors_tensor_find(f->st, tensor) != NULL
-                  : gguf_tensor_find(f->gguf, tensor) != NULL)
+        if (f->st     ? safetensors_tensor_find(f->st, tensor) != NULL
+            : f->gguf ? gguf_tensor_find(f->gguf, tensor) != NULL
+                      : ct2_tensor_find(f->ct2, tensor) != NULL)
             continue;
         err_set(e, ERR_INVAL, "tensor '%s' is not in '%.80s', where it says",
                 SHOW(view_str(tensor)), h->name[i]);
@@ -231,6 +233,13 @@ static const char *first_of(const char *dir, const char *const *name, size_t n)
     return NULL;
 }
 
+static bool is_ct2(const char *dir)
+{
+    char path[PATH_MAX];
+    return have(dir, "model.bin") && join(path, sizeof path, dir, "model.bin", NULL) == 0 &&
+           ct2_sniff(path, NULL, 0);
+}
+
 /* An index before a single file: with both, the single file is a leftover of another download. */
 static int folder(struct source *s, const char *dir, struct err *e)
 {
@@ -248,6 +257,8 @@ static int folder(struct source *s, const char *dir, struct err *e)
     rc = list(&l, dir, e);
     if (rc)
         return rc;
+    if (!l.n_st && !l.n_gguf && is_ct2(dir))
+        return one(s, dir, "model.bin", e);
     if (l.n_st == 1 || (!l.n_st && l.n_gguf == 1))
         return one(s, dir, l.n_st ? l.st : l.gguf, e);
     if (!l.n_st && !l.n_gguf)

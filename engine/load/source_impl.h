@@ -3,15 +3,17 @@
 #define ENGINE_LOAD_SOURCE_IMPL_H
 
 #include "engine/base/arena.h"
+#include "engine/load/ct2.h"
 #include "engine/load/gguf.h"
 #include "engine/load/safetensors.h"
 #include "engine/load/source.h"
 
-/* One opened file: exactly one of st and gguf is set. */
+/* One opened file: exactly one of st, gguf and ct2 is set. */
 struct source_file {
     char *path; /* of the arena */
     struct safetensors *st;
     struct gguf *gguf;
+    struct ct2 *ct2;
 };
 
 struct source_meta { /* a text of a GGUF file's metadata, with the terminator that the file lacks */

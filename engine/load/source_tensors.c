@@ -99,6 +99,22 @@ static int add_gguf(struct source *s, const struct source_file *f, struct err *e
     return 0;
 }
 
+static int add_ct2(struct source *s, const struct source_file *f)
+{
+    size_t n = ct2_n_tensor(f->ct2);
+    for (size_t i = 0; i < n; i++) {
+        const struct ct2_tensor *t = ct2_tensor_at(f->ct2, i);
+        struct source_tensor *o = &s->tensor[s->n_tensor++];
+        *o = (struct source_tensor){
+            .name = t->name, .n_dim = t->n_dim, .data = t->data, .bytes = t->bytes, .scale = 1};
+        memcpy(o->dim, t->dim, sizeof t->dim);
+        o->fmt = t->dtype == CT2_F16 ? QF_F16 : t->dtype == CT2_BF16 ? QF_BF16 : QF_F32;
+        o->kind = t->dtype == CT2_I8 || t->dtype == CT2_I16 || t->dtype == CT2_I32 ? SOURCE_INT
+                                                                                   : SOURCE_QUANT;
+    }
+    return 0;
+}
+
 /* "x.weight" in fp8 may have "x.scale_weight" (ComfyUI) or "x.weight_scale" beside it: one number. */
 static int take_scale(struct source *s, struct source_tensor *t, struct err *e)
 {
@@ -141,13 +157,17 @@ int source__tensors(struct source *s, struct err *e)
     size_t n = 0;
     for (size_t i = 0; i < s->n_file; i++) {
         const struct source_file *f = &s->file[i];
-        n += f->st ? safetensors_n_tensor(f->st) : gguf_n_tensor(f->gguf);
+        n += f->st     ? safetensors_n_tensor(f->st)
+             : f->gguf ? gguf_n_tensor(f->gguf)
+                       : ct2_n_tensor(f->ct2);
     }
     s->tensor = mem_calloc(n + 1, sizeof *s->tensor);
     if (!s->tensor)
         return source__nomem(s, e);
     for (size_t i = 0; !rc && i < s->n_file; i++)
-        rc = s->file[i].st ? add_st(s, &s->file[i], e) : add_gguf(s, &s->file[i], e);
+        rc = s->file[i].st     ? add_st(s, &s->file[i], e)
+             : s->file[i].gguf ? add_gguf(s, &s->file[i], e)
+                               : add_ct2(s, &s->file[i]);
     if (rc)
         return rc;
     qsort(s->tensor, s->n_tensor, sizeof *s->tensor, by_name);
