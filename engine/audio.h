@@ -79,7 +79,6 @@ struct aud_params {
 
 struct aud_word {
     double start, end; /* seconds */
-    float prob;
     const char *text; /* with its space before it */
 };
 struct aud_segment {
