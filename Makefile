@@ -138,7 +138,7 @@ test-%: $$(call in_group,$$*)
 # Tests that build or fetch a whole system: `make test-long`.
 LONG_TESTS := tests/deploy/test_container.py tests/api/test_cuda_emu.py
 PY_TESTS := $(filter-out $(LONG_TESTS),$(wildcard tests/*/test_*.py))
-C_PARALLEL = $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api)
+C_PARALLEL = $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api) $(call in_group,audio)
 tests: $(TESTS) $(CU_TESTS) $(B)/stepd $(B)/stepd-cuda-emu.so
 check: tests
 	@$(PYTHON) tests/run.py --parallel $(C_PARALLEL) --serial $(call in_group,models) $(addprefix $(VARIANT)=,$(PY_TESTS))
@@ -148,7 +148,7 @@ IMAGE_MODEL ?= $(CURDIR)/models/tiny-t2i
 export STEPD_MODELS ?= $(CURDIR)/models
 export STEPD_TEST_MODEL ?= $(STEPD_MODELS)/smollm2-135m-instruct-q4_1.gguf
 pull: $(B)/stepd ; @$(B)/stepd pull $(MODEL)
-pull-test: pull ; -@$(B)/stepd pull all-minilm-l6-v2
+pull-test: pull ; -@$(B)/stepd pull all-minilm-l6-v2; $(B)/stepd pull whisper-tiny.en
 
 # The two commands of the README.
 run:
@@ -157,7 +157,7 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(IMAGE_MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api) $(call in_group,audio)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
 TSAN_SHORT = $(patsubst $(B)/%,build/tsan/%,$(CU_TESTS)) build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test: export CUDA_TEST_SHORT := 1
 test:

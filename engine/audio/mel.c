@@ -156,7 +156,7 @@ static void frame(struct aud_mel *m, const float *pcm)
 static int grow(void *list, size_t want, size_t *cap, size_t size)
 {
     void **p = list;
-    size_t n = *cap ? *cap : 4096, bytes;
+    size_t n = *cap ? *cap : 512, bytes;
     if (want <= *cap)
         return 0;
     while (n < want)

@@ -106,6 +106,7 @@ static int read_lists(struct aud_tokens *t, const struct tokenizer *tok, const c
         have = have || ban_list(t, c, all, AUD_BAN_ALWAYS);
         have_first = have_first || ban_list(t, c, first, AUD_BAN_FIRST);
         read_align(t, c, d);
+        t->multilingual = config_bool(c, "is_multilingual", t->multilingual);
         t->first_time_max =
             (int)config_int(c, "max_initial_timestamp_index", t->first_time_max, 0, 1500);
         rc = config_error(c, e);
