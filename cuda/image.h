@@ -101,12 +101,13 @@ struct cu_pad_heads {
     int32_t n_head, from, to;
 };
 int cu_pad_heads(const struct cu_pad_heads *a, cu_stream st);
-/* Attention with a bias by row and column inside the segment, in f32 (T5's). */
+/* Attention with a bias by row and column inside the segment (T5's), or inside a window around the row, in f32. */
 struct cu_attend_bias {
     struct cu_mat dst, q, k, v;
-    int32_t n_head, n_kv_head, head_dim, causal, bias_cols;
+    int32_t n_head, n_kv_head, head_dim, causal, bias_cols; /* bias_cols: longest kv segment */
     float scale;
-    struct cu_mat bias; /* f32 [n_head, ..] */
+    struct cu_mat bias; /* f32 [n_head, ..], or p NULL */
+    int32_t window;     /* 0 = none */
     const struct cu_layout *ql, *kl;
 };
 int cu_attend_bias(const struct cu_attend_bias *a, cu_stream st);

@@ -57,7 +57,7 @@ static __global__ void __launch_bounds__(ROW_THREADS)
 struct bias_args {
     cu_mat dst, q, k, v, bias;
     const int32_t *q_start, *k_start;
-    int32_t n_seg, group, head_dim, causal, cols, vec;
+    int32_t n_seg, group, head_dim, causal, cols, vec, window;
     float scale;
 };
 
@@ -84,12 +84,16 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attend_bias
     const int head = (int)blockIdx.y, t = (int)threadIdx.x, d = a.head_dim, hk = head / a.group * d;
     const int s = seg_of(a.q_start, a.n_seg, row), at = (int)(row - a.q_start[s]);
     const int64_t k0 = a.k_start[s];
-    const int n = a.causal ? at + 1 : (int)(a.k_start[s + 1] - k0);
+    const int len = (int)(a.k_start[s + 1] - k0);
+    const int lo = a.window && at > a.window ? at - a.window : 0;
+    const int n = a.causal ? at + 1 : a.window && at + a.window + 1 < len ? at + a.window + 1 : len;
     const float *q = row_at<const float>(a.q, row) + head * d;
-    const float *bias = row_at<const float>(a.bias, head) + (int64_t)at * a.cols;
+    const float *bias =
+        a.bias.p ? row_at<const float>(a.bias, head) + (int64_t)at * a.cols : nullptr;
     float top = -INFINITY, sum = 0;
-    for (int j = t; j < n; j += THREADS) {
-        p[j] = __fmaf_rn(dot(q, row_at<const float>(a.k, k0 + j) + hk, d, a.vec), a.scale, bias[j]);
+    for (int j = lo + t; j < n; j += THREADS) {
+        p[j] = __fmaf_rn(dot(q, row_at<const float>(a.k, k0 + j) + hk, d, a.vec), a.scale,
+                         bias ? bias[j] : 0.0f);
         top = fmaxf(top, p[j]);
     }
     top = warp_max(top);
@@ -98,14 +102,14 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attend_bias
     __syncthreads();
     for (int i = 0; i < WARPS; i++)
         top = fmaxf(top, red[i]);
-    for (int j = t; j < n; j += THREADS) {
+    for (int j = lo + t; j < n; j += THREADS) {
         p[j] = expf(p[j] - top);
         sum = __fadd_rn(sum, p[j]);
     }
     const float inv = __frcp_rn(block_sum<WARPS>(sum, red));
     for (int i = t; i < d; i += THREADS) {
         float v = 0;
-        for (int j = 0; j < n; j++)
+        for (int j = lo; j < n; j++)
             v = __fmaf_rn(p[j], (row_at<const float>(a.v, k0 + j) + hk)[i], v);
         store1(row_at<T>(a.dst, row) + head * d + i, __fmul_rn(v, inv));
     }
@@ -154,10 +158,10 @@ extern "C" int cu_attend_bias(const struct cu_attend_bias *a, cu_stream st)
 {
     const int64_t dq = (int64_t)a->n_head * a->head_dim, dk = (int64_t)a->n_kv_head * a->head_dim;
     if (!mat_ok(&a->dst) || !mat_ok(&a->q) || !mat_ok(&a->k) || !mat_ok(&a->v) ||
-        !mat_ok(&a->bias) || a->dst.cols != dq || a->q.cols != dq || a->k.cols != dk ||
-        a->v.cols != dk || a->n_kv_head < 1 || a->n_head % a->n_kv_head || !layout_ok(a->ql) ||
-        !layout_ok(a->kl) || a->ql->n_seg != a->kl->n_seg || a->bias_cols > KEYS_MAX ||
-        a->ql->n_row > 0x7fffffff)
+        (a->bias.p && !mat_ok(&a->bias)) || a->dst.cols != dq || a->q.cols != dq ||
+        a->k.cols != dk || a->v.cols != dk || a->n_kv_head < 1 || a->n_head % a->n_kv_head ||
+        !layout_ok(a->ql) || !layout_ok(a->kl) || a->ql->n_seg != a->kl->n_seg ||
+        a->bias_cols > KEYS_MAX || a->ql->n_row > 0x7fffffff)
         return CU_BAD;
     if (a->ql->n_row == 0)
         return 0;
@@ -174,6 +178,7 @@ extern "C" int cu_attend_bias(const struct cu_attend_bias *a, cu_stream st)
                          a->causal,
                          a->bias_cols,
                          rows_vec4(a->head_dim, {&a->q, &a->k}),
+                         a->window,
                          a->scale};
     launch_cfg c = cfg_of(dim3((unsigned)a->ql->n_row, (unsigned)a->n_head), THREADS, st);
     c.smem = (size_t)a->bias_cols * sizeof(float);

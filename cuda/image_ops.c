@@ -332,6 +332,12 @@ static int attend_bias(struct dev *d, const struct op_attend *a, struct cu_atten
     o->head_dim = a->head_dim;
     o->causal = a->causal;
     o->bias_cols = a->bias_cols;
+    o->window = a->window;
+    const struct image_layout *kv = &d->im.meta.layout[a->kv_layout];
+    for (int s = 0; a->window && s < kv->n_seg; s++) {
+        int n = kv->start[s + 1] - kv->start[s];
+        o->bias_cols = n > o->bias_cols ? n : o->bias_cols;
+    }
     o->scale = a->scale;
     o->ql = layout_at(d, a->q_layout);
     o->kl = layout_at(d, a->kv_layout);
@@ -431,7 +437,7 @@ int cu__attend(struct dev *d, const struct op_attend *a)
     int rc = cu__flush(d);
     if (rc || a->q.shape[0] == 0)
         return rc;
-    return o.bias.p ? attend_bias(d, a, &o) : attend_paged(d, a, &o);
+    return o.bias.p || a->window ? attend_bias(d, a, &o) : attend_paged(d, a, &o);
 }
 
 /* ---- rows ---- */

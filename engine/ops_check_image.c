@@ -108,6 +108,7 @@ int ops_check_attend(const struct op_attend *a, enum dtype mul, const struct ima
         int64_t nq = q->start[s + 1] - q->start[s], nk = kv->start[s + 1] - kv->start[s];
         WANT(nq == 0 || nk > 0);
         WANT(!a->causal || nk >= nq);
+        WANT(a->window == 0 || (nk == nq && a->window > 0 && !a->causal && !a->bias.buf));
         if (a->bias.buf)
             WANT(nk <= a->bias_cols && nq * a->bias_cols <= a->bias.shape[1]);
     }

@@ -79,6 +79,7 @@ struct op_attend {
     int n_head, n_kv_head, head_dim;
     float scale;
     bool causal; /* row i of a segment sees rows 0..i */
+    int window; /* row i sees rows i - window .. i + window only; 0 = all. Not with causal or bias */
     struct tensor
         bias; /* f32 [n_head, lq_max * lk_max] or buf 0: by row and column inside the segment (T5) */
     int bias_cols; /* lk_max */

@@ -15,9 +15,9 @@ struct attend_job {
     const float *qp, *kp, *vp, *bias;
     float *dst;
     struct cpu_kv_geom geom;
-    char *packs;       /* [kv head][block of the longest segment] of this segment */
-    size_t head_bytes; /* from kv head to kv head in packs */
-    int32_t *table, *pos;
+    char *packs;                  /* [kv head][block of the longest segment] of this segment */
+    size_t head_bytes;            /* from kv head to kv head in packs */
+    int32_t *table, *pos, *first; /* of the segment: blocks; what a row sees */
     char *scratch;
     size_t scratch_bytes; /* a worker */
     int seg, n_blk, n_tile;
@@ -54,7 +54,9 @@ static void tile_task(void *arg, int task, int worker)
             left = j->q->start[j->seg + 1] - first;
     int n_kv = j->kv->start[j->seg + 1] - j->kv->start[j->seg],
         n_row = left < TILE ? (int)left : TILE;
-    int last = a->causal ? tile * TILE + n_row - 1 : n_kv - 1;
+    bool by_row = a->causal || a->window;
+    const int32_t *pos = j->pos + (by_row ? tile * TILE : 0);
+    int last = by_row ? pos[n_row - 1] : n_kv - 1;
     struct cpu_attn_tile t = {
         .q = j->qp + first * a->q.stride[0] + (int64_t)head * a->head_dim,
         .dst = j->dst + first * a->dst.stride[0] + (int64_t)head * a->head_dim,
@@ -62,12 +64,13 @@ static void tile_task(void *arg, int task, int worker)
         .ldd = a->dst.stride[0],
         .n_row = n_row,
         .n_group = 1,
-        .pos = j->pos + (a->causal ? tile * TILE : 0),
+        .pos = pos,
+        .first = a->window ? j->first + tile * TILE : NULL,
         .table = j->table,
         .kv = j->packs + (size_t)(head / group) * j->head_bytes,
         .geom = j->geom,
         .scale = a->scale,
-        .split_lo = 0,
+        .split_lo = a->window ? j->first[tile * TILE] / CPU_ATTN_SPLIT : 0,
         .split_hi = last / CPU_ATTN_SPLIT + 1,
         .scratch = (float *)(void *)(j->scratch + (size_t)worker * j->scratch_bytes),
     };
@@ -91,7 +94,7 @@ static int attend_room(struct attend_job *j)
     j->head_bytes = n_blk * j->geom.block_bytes;
     j->scratch_bytes =
         (cpu_attn_scratch(TILE, a->head_dim, j->geom.v_dim) * sizeof(float) + 63) / 64 * 64;
-    size_t ints = ((n_blk + pos) * sizeof(int32_t) + 63) / 64 * 64,
+    size_t ints = ((n_blk + 2 * pos) * sizeof(int32_t) + 63) / 64 * 64,
            packs = (size_t)a->n_kv_head * j->head_bytes;
     int rc = cpu__grow(&j->d->packs, packs + ints + j->scratch_bytes * (size_t)j->d->n_threads);
     if (rc)
@@ -99,6 +102,7 @@ static int attend_room(struct attend_job *j)
     j->packs = j->d->packs.p;
     j->table = (int32_t *)(void *)(j->packs + packs);
     j->pos = j->table + n_blk;
+    j->first = j->pos + pos;
     j->scratch = j->packs + packs + ints;
     for (size_t i = 0; i < n_blk; i++)
         j->table[i] = (int32_t)i;
@@ -245,10 +249,21 @@ static int attend_bf16(struct attend_job *j)
     return 0;
 }
 
+/* The keys that the rows of a segment see. */
+static void seen_fill(struct attend_job *j, int n, int nk)
+{
+    int w = j->a->window;
+    for (int i = 0; i < (j->a->causal || w ? n : TILE); i++) {
+        j->pos[i] = j->a->causal ? i : w && i + w < nk ? i + w : nk - 1;
+        j->first[i] = i > w ? i - w : 0; /* read with a window only */
+    }
+}
+
 /* Whole segments only: a causal row of a text encoder is short, and its sums are those of a language model's. */
 static bool takes_bf16(const struct dev *d, const struct op_attend *a)
 {
-    return d->precision == PRECISION_DEFAULT && d->isa->attend && !a->causal && a->head_dim <= 512;
+    return d->precision == PRECISION_DEFAULT && d->isa->attend && !a->causal && !a->window &&
+           a->head_dim <= 512;
 }
 
 int cpu__attend(struct dev *d, const struct op_attend *a)
@@ -277,8 +292,7 @@ int cpu__attend(struct dev *d, const struct op_attend *a)
             continue;
         j.n_blk = (nk + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         j.n_tile = (n + TILE - 1) / TILE;
-        for (int i = 0; i < (a->causal ? n : TILE); i++)
-            j.pos[i] = a->causal ? i : nk - 1;
+        seen_fill(&j, n, nk);
         cpu__run(d, pack_task, &j, j.n_blk * a->n_kv_head,
                  (double)nk * a->n_kv_head * a->head_dim * 2);
         cpu__run(d, tile_task, &j, j.n_tile * a->n_head,

@@ -60,7 +60,8 @@ struct cpu_attn_tile {
     float *dst;
     int64_t ldq, ldd; /* floats from row to row */
     int n_row, n_group;
-    const int32_t *pos;   /* [n_row] */
+    const int32_t *pos;   /* [n_row] the last token that a row sees */
+    const int32_t *first; /* [n_row] the first one, or NULL: by window */
     const int32_t *table; /* block numbers of the sequence */
     const char *kv;       /* block 0, at this layer and KV head */
     struct cpu_kv_geom geom;
@@ -85,6 +86,13 @@ static inline size_t cpu_attn_scratch(int m, int head_dim, int v_dim)
 static inline int cpu_attn_first(int pos, int window)
 {
     return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
+/* The same of row m of a tile. */
+static inline int cpu_attn_row_first(const struct cpu_attn_tile *t, int m)
+{
+    int row = m / t->n_group;
+    return t->first ? t->first[row] : cpu_attn_first(t->pos[row], t->window);
 }
 
 struct cpu_attn_kern {

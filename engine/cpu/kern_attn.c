@@ -153,7 +153,7 @@ VI void pv_rows(const struct chunk *c, int row, int n, const int *range, enum dt
 static bool row_range(const struct chunk *c, int m, int *range)
 {
     int pos = c->t->pos[m / c->t->n_group];
-    int lo = cpu_attn_first(pos, c->t->window) - c->base, hi = pos + 1 - c->base;
+    int lo = cpu_attn_row_first(c->t, m) - c->base, hi = pos + 1 - c->base;
     range[0] = lo < 0 ? 0 : lo;
     range[1] = hi > CPU_ATTN_CHUNK ? CPU_ATTN_CHUNK : hi;
     return range[0] < range[1];
@@ -244,8 +244,7 @@ static void chunk_do(struct chunk *c, int base)
 static bool in_split(const struct cpu_attn_tile *t, int m, int split)
 {
     int pos = t->pos[m / t->n_group];
-    return cpu_attn_first(pos, t->window) < (split + 1) * CPU_ATTN_SPLIT &&
-           pos >= split * CPU_ATTN_SPLIT;
+    return cpu_attn_row_first(t, m) < (split + 1) * CPU_ATTN_SPLIT && pos >= split * CPU_ATTN_SPLIT;
 }
 
 static void state_clear(float *o, int v_dim)

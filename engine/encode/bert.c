@@ -1,5 +1,6 @@
-/* See bert.h. */
-#include "engine/encode/bert.h"
+/* The BERT family: BERT (Devlin et al. 2019), RoBERTa and XLM-R (positions counted from the padding id on), Nomic BERT
+ * (rotation, gated feed-forward). Post-norm blocks without causality; weights under transformers' names. */
+#include "engine/encode/encoder.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -29,7 +30,6 @@ struct kind {
 #define ROBERTA_HEAD                                                                               \
     .pool = "classifier.dense", .head = "classifier.out_proj", .from_pad = true, .double_sep = true
 
-/* Their model types are those of encode__model_types (files.c). */
 static const struct kind kinds[] = {
     {"bert", {"", "bert."}, BERT_LAYER, .pool = "pooler.dense", .head = "classifier"},
     {"roberta", {"", "roberta."}, BERT_LAYER, ROBERTA_HEAD},
@@ -78,70 +78,29 @@ static const struct kind *kind_of(const char *type)
     return NULL;
 }
 
-static int act_of(const char *name, enum image_act *out, struct err *e)
-{
-    static const struct {
-        const char *name;
-        enum image_act act;
-    } acts[] = {{"gelu", IMAGE_ACT_GELU_ERF},       {"gelu_new", IMAGE_ACT_GELU_TANH},
-                {"gelu_fast", IMAGE_ACT_GELU_TANH}, {"gelu_pytorch_tanh", IMAGE_ACT_GELU_TANH},
-                {"relu", IMAGE_ACT_RELU},           {"silu", IMAGE_ACT_SILU},
-                {"swiglu", IMAGE_ACT_SILU}};
-    for (size_t i = 0; i < sizeof acts / sizeof acts[0]; i++)
-        if (strcmp(acts[i].name, name) == 0) {
-            *out = acts[i].act;
-            return 0;
-        }
-    return err_set(e, ERR_UNSUPPORTED, "config.json: hidden_act '%.60s' is not supported", name);
-}
-
-static int need(struct config *c, const char *key, int max)
-{
-    config_need(c, key);
-    return (int)config_int(c, key, 1, 1, max);
-}
-
-/* Labels of a classifier: num_labels, or the entries of id2label, or transformers' default. */
-static int labels(struct config *c)
-{
-    const char *arch = config_len(c, "architectures") ? config_str_at(c, "architectures", 0) : "";
-    if (!arch || !strstr(arch, "ForSequenceClassification"))
-        return 0;
-    char key[32];
-    int n = 0;
-    for (;; n++) {
-        snprintf(key, sizeof key, "id2label.%d", n);
-        if (!config_has(c, key))
-            break;
-    }
-    return (int)config_int(c, "num_labels", n ? n : 2, 1, 4096);
-}
-
 static int read_config(struct bert *m, struct config *c, struct err *e)
 {
     m->kind = kind_of(config_str(c, "model_type", ""));
     if (!m->kind)
         return err_set(e, ERR_UNSUPPORTED, "config.json: model_type '%.60s' is no known encoder",
                        config_str(c, "model_type", ""));
-    m->dim = need(c, "hidden_size", 1 << 16);
-    m->n_head = need(c, "num_attention_heads", 1 << 10);
-    m->n_ff = need(c, "intermediate_size", 1 << 18);
-    m->n_layer = need(c, "num_hidden_layers", LAYERS_MAX);
-    m->n_pos = need(c, "max_position_embeddings", 1 << 20);
+    m->dim = encoder_need(c, "hidden_size", 1 << 16);
+    m->n_head = encoder_need(c, "num_attention_heads", 1 << 10);
+    m->n_ff = encoder_need(c, "intermediate_size", 1 << 18);
+    m->n_layer = encoder_need(c, "num_hidden_layers", LAYERS_MAX);
+    m->n_pos = encoder_need(c, "max_position_embeddings", 1 << 20);
     m->eps = (float)config_num(c, "layer_norm_eps", 1e-12, 0, 1);
     m->theta = (float)config_num(c, "rope_parameters.rope_theta",
                                  config_num(c, "rotary_emb_base", 1000, 1, 1e12), 1, 1e12);
     m->pos_from = m->kind->from_pad ? (int)config_int(c, "pad_token_id", 1, 0, 1 << 20) + 1 : 0;
-    m->n_label = labels(c);
-    m->raw = strstr(config_str(c, "sentence_transformers.activation_fn",
-                               config_str(c, "sbert_ce_default_activation_function", "")),
-                    "Identity");
+    m->n_label = encoder_labels(c);
+    m->raw = encoder_raw_scores(c);
     const char *act = config_str(c, "hidden_act", "gelu");
     const char *how = config_str(c, "position_embedding_type", "absolute");
     const char *rope = config_str(c, "rope_parameters.rope_type", "default");
     int rc = config_error(c, e);
     if (!rc)
-        rc = act_of(act, &m->act, e);
+        rc = encoder_act(act, &m->act, e);
     if (!rc && strcmp(how, "absolute") != 0 && !m->kind->rotate)
         rc = err_set(e, ERR_UNSUPPORTED,
                      "config.json: position_embedding_type '%.60s' is not supported", how);
@@ -211,7 +170,15 @@ static int load(struct bert *m, struct nn_weights *w, struct comp *c, struct err
     return l.rc;
 }
 
-int bert_open(struct bert **out, struct nn_weights *w, struct comp *c, struct err *e)
+static void bert_close(void *p)
+{
+    struct bert *m = p;
+    if (m)
+        free(m->layer);
+    free(m);
+}
+
+static int bert_open(void **out, struct nn_weights *w, struct comp *c, struct err *e)
 {
     struct bert *m = mem_calloc(1, sizeof *m);
     *out = NULL;
@@ -229,15 +196,9 @@ int bert_open(struct bert **out, struct nn_weights *w, struct comp *c, struct er
     return rc;
 }
 
-void bert_close(struct bert *m)
+static void bert_facts(const void *p, struct eng_encoder_info *out, int32_t *n_vocab, int *width)
 {
-    if (m)
-        free(m->layer);
-    free(m);
-}
-
-void bert_facts(const struct bert *m, struct eng_encoder_info *out)
-{
+    const struct bert *m = p;
     out->dim = m->n_label ? 0 : m->dim;
     out->n_label = m->n_label;
     out->raw_scores = m->raw;
@@ -245,43 +206,21 @@ void bert_facts(const struct bert *m, struct eng_encoder_info *out)
     /* RoBERTa has the table but was never given anything but zeros */
     out->n_type = m->kind->from_pad || m->n_type < 2 ? 1 : 2;
     out->double_sep = m->kind->double_sep;
-}
-
-int32_t bert_vocab(const struct bert *m)
-{
-    return (int32_t)m->n_vocab;
-}
-
-int bert_width(const struct bert *m)
-{
-    return m->dim;
+    *n_vocab = (int32_t)m->n_vocab;
+    *width = m->dim;
 }
 
 /* RoBERTa's count tokens that are no padding, and a padding id inside a text stays at its own number, as in
  * transformers' create_position_ids_from_input_ids. */
-void bert_positions(const struct bert *m, const int32_t *ids, int32_t n, int32_t *pos)
+static void bert_positions(const void *p, const int32_t *ids, int32_t n, int32_t *pos)
 {
+    const struct bert *m = p;
     int32_t next = m->pos_from;
     for (int32_t i = 0; i < n; i++)
         pos[i] = m->kind->from_pad && ids[i] == m->pos_from - 1 ? ids[i] : next++;
 }
 
 /* ---- runs ---- */
-
-/* Values of the host as a temporary of one row, or (cols) of several. */
-static struct tensor put(struct nn *n, enum dtype d, int64_t rows, int64_t cols, const void *v)
-{
-    struct tensor t = nn_tmp(n, d, rows, cols);
-    if (!n->rc)
-        nn_put(n, &t, v);
-    return t;
-}
-
-static void add(struct nn *n, struct tensor x, struct tensor *y)
-{
-    NN_OP(n, gate_add, .x = x, .y = *y, .factor = 1, .layout = -1);
-    nn_free(n, y);
-}
 
 /* Norm of *x into a new tensor that takes its place. */
 static void norm(struct nn *n, const struct bert *m, struct tensor *x, const struct nn_norm *w)
@@ -292,48 +231,25 @@ static void norm(struct nn *n, const struct bert *m, struct tensor *x, const str
     *x = y;
 }
 
-static struct tensor embed(struct nn *n, const struct bert *m, const struct bert_batch *b)
+static struct tensor embed(struct nn *n, const struct bert *m, const struct encoder_batch *b)
 {
     int64_t rows = b->start[b->n];
     struct tensor x = nn_tmp(n, DT_F32, rows, m->dim);
-    struct tensor ids = put(n, DT_I32, 1, rows, b->ids), pos = {0};
+    struct tensor ids = encoder_put(n, DT_I32, 1, rows, b->ids), pos = {0};
     if (m->pos.w || !m->kind->rotate)
-        pos = put(n, DT_I32, 1, rows, b->pos);
+        pos = encoder_put(n, DT_I32, 1, rows, b->pos);
     NN_OP(n, lookup, .dst = x, .ids = ids, .pos = pos, .w = m->tok.w, .w2 = m->pos.w);
     nn_free(n, &pos);
     nn_free(n, &ids);
     if (m->n_type) {
-        struct tensor type = put(n, DT_I32, 1, rows, b->type);
+        struct tensor type = encoder_put(n, DT_I32, 1, rows, b->type);
         struct tensor y = nn_tmp(n, DT_F32, rows, m->dim);
         NN_OP(n, lookup, .dst = y, .ids = type, .w = m->type.w);
         nn_free(n, &type);
-        add(n, x, &y);
+        encoder_add(n, x, &y);
     }
     norm(n, m, &x, &m->norm);
     return x;
-}
-
-/* Tables of the rotation, as float32 code of the reference computes them. cs[0] cosines, cs[1] sines. */
-static void rotation(struct nn *n, const struct bert *m, const struct bert_batch *b,
-                     struct tensor cs[2])
-{
-    int half = m->dim / m->n_head / 2;
-    size_t rows = (size_t)b->start[b->n], all = rows * (size_t)half;
-    float *v = n->rc || n->dry ? NULL : mem_alloc(2 * all * sizeof *v);
-    if (!n->rc && !n->dry && !v) {
-        n->rc = ERR_NOMEM;
-        n->failed = "rotation";
-    }
-    for (size_t i = 0; v && i < all; i++) {
-        size_t k = i % (size_t)half;
-        float f = 1 / powf(m->theta, (float)(2 * k) / (float)(2 * half));
-        float a = (float)b->pos[i / (size_t)half] * f;
-        v[i] = cosf(a);
-        v[all + i] = sinf(a);
-    }
-    cs[0] = put(n, DT_F32, (int64_t)rows, half, v);
-    cs[1] = put(n, DT_F32, (int64_t)rows, half, v ? v + all : NULL);
-    free(v);
 }
 
 static void attention(struct nn *n, const struct bert *m, const struct layer *y, struct tensor *x,
@@ -352,7 +268,7 @@ static void attention(struct nn *n, const struct bert *m, const struct layer *y,
     nn_free(n, &qkv);
     struct tensor o = nn_linear(n, &y->out, a);
     nn_free(n, &a);
-    add(n, *x, &o);
+    encoder_add(n, *x, &o);
     norm(n, m, x, &y->norm1);
 }
 
@@ -382,13 +298,13 @@ static void feed_forward(struct nn *n, const struct bert *m, const struct layer 
     }
     struct tensor o = nn_linear(n, &y->fc2, g);
     nn_free(n, &g);
-    add(n, *x, &o);
+    encoder_add(n, *x, &o);
     norm(n, m, x, &y->norm2);
 }
 
 /* The first row of every text through pooler and head. The tanh is the host's: a row of a text is little. */
 static void classify(struct nn *n, const struct bert *m, struct tensor x,
-                     const struct bert_batch *b, float *scores)
+                     const struct encoder_batch *b, float *scores)
 {
     size_t all = (size_t)b->n * (size_t)m->dim;
     float *v = n->rc || n->dry ? NULL : mem_alloc(all * sizeof *v);
@@ -413,14 +329,15 @@ static void classify(struct nn *n, const struct bert *m, struct tensor x,
     free(v);
 }
 
-void bert_run(struct bert *m, struct nn *n, const struct bert_batch *b, float *states,
-              float *scores)
+static void bert_run(void *p, struct nn *n, const struct encoder_batch *b, float *states,
+                     float *scores)
 {
+    struct bert *m = p;
     struct tensor cs[2] = {{0}};
     nn_layouts(n,
                &(struct image_meta){.n_layout = 1, .layout = {{.n_seg = b->n, .start = b->start}}});
     if (m->kind->rotate)
-        rotation(n, m, b, cs);
+        encoder_rotation(n, b, m->dim / m->n_head / 2, m->theta, cs);
     struct tensor x = embed(n, m, b);
     for (int i = 0; i < m->n_layer && !n->rc; i++) {
         attention(n, m, &m->layer[i], &x, cs);
@@ -434,3 +351,13 @@ void bert_run(struct bert *m, struct nn *n, const struct bert_batch *b, float *s
         nn_get(n, &x, states);
     nn_free(n, &x);
 }
+
+static const char *const types[] = {"bert",      "roberta",    "xlm-roberta",
+                                    "camembert", "nomic_bert", NULL};
+
+const struct encoder_ops encoder_bert = {.types = types,
+                                         .open = bert_open,
+                                         .close = bert_close,
+                                         .facts = bert_facts,
+                                         .positions = bert_positions,
+                                         .run = bert_run};

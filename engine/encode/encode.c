@@ -7,7 +7,7 @@
 
 #include "engine/backend.h"
 #include "engine/base/mem.h"
-#include "engine/encode/bert.h"
+#include "engine/encode/encoder.h"
 #include "engine/engine.h"
 #include "engine/kv.h"
 
@@ -19,7 +19,10 @@ struct encode_model {
     enum eng_precision precision;
     struct nn_weights *weights;
     struct nn nn;
-    struct bert *bert;
+    const struct encoder_ops *ops;
+    void *net;
+    int32_t n_vocab;
+    int width;
     struct eng_encoder_info info;
     size_t work_max;   /* bytes of the work buffer at most */
     struct err failed; /* code != 0: the device failed; sticky */
@@ -59,7 +62,7 @@ static int facts(struct encode_model *m, const struct eng_opts *o, struct err *e
     int rc = encode__files_read(o->path, &said, e);
     if (rc)
         return rc;
-    bert_facts(m->bert, &m->info);
+    m->ops->facts(m->net, &m->info, &m->n_vocab, &m->width);
     if (said.n_tok_max && said.n_tok_max < m->info.n_tok_max)
         m->info.n_tok_max = said.n_tok_max;
     if (o->n_ctx > 0 && o->n_ctx < m->info.n_tok_max)
@@ -85,16 +88,21 @@ static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng
     if ((rc = encode__config_open(&m->comp.cfg, o->path, e)) ||
         (rc = source_open(&m->src, o->path, e)))
         return rc;
+    const char *type = config_str(m->comp.cfg, "model_type", "");
+    m->ops = encode__family(type);
+    if (!m->ops)
+        return err_set(e, ERR_UNSUPPORTED, "config.json: model_type '%.60s' is no known encoder",
+                       type);
     snprintf(m->comp.name, sizeof m->comp.name, "encoder");
     m->comp.map = (struct source_map){.src = m->src};
     if ((!plan && (rc = device_open(m, o, info, e))) ||
         (rc = nn_weights_open(&m->weights, m->be, m->dev, m->precision, e)) ||
-        (rc = bert_open(&m->bert, m->weights, &m->comp, e)) || (rc = facts(m, o, e)))
+        (rc = m->ops->open(&m->net, m->weights, &m->comp, e)) || (rc = facts(m, o, e)))
         return rc;
     m->work_max = o->work_bytes ? o->work_bytes : available(m) / 2;
     info->weight_bytes = nn_weights_bytes(m->weights);
     info->n_ctx = m->info.n_tok_max;
-    info->n_vocab = bert_vocab(m->bert);
+    info->n_vocab = m->n_vocab;
     info->max_rows = o->max_rows > 0 ? o->max_rows : 512;
     info->encoder = &m->info;
     snprintf(info->arch, sizeof info->arch, "%.31s", config_str(m->comp.cfg, "model_type", ""));
@@ -124,7 +132,8 @@ void encode_model_close(struct encode_model *m)
     if (!m)
         return;
     nn_close(&m->nn);
-    bert_close(m->bert);
+    if (m->ops)
+        m->ops->close(m->net);
     nn_weights_close(m->weights);
     if (m->dev)
         m->be->close(m->dev);
@@ -138,13 +147,13 @@ void encode_model_close(struct encode_model *m)
 struct run {
     int32_t *start, *ids, *pos, *type; /* of one piece of memory, start first */
     float *states;
-    struct bert_batch b;
+    struct encoder_batch b;
 };
 
 static int check_rows(const struct encode_model *m, const struct eng_encode_row *rows, int n,
                       struct err *e)
 {
-    int32_t n_vocab = bert_vocab(m->bert);
+    int32_t n_vocab = m->n_vocab;
     if (n < 1 || n > ENG_ENCODE_ROWS)
         return err_set(e, ERR_INVAL, "encode: %d texts in a batch", n);
     for (int i = 0; i < n; i++) {
@@ -162,7 +171,7 @@ static int check_rows(const struct encode_model *m, const struct eng_encode_row 
 static int run_fill(struct run *r, const struct encode_model *m, const struct eng_encode_row *rows,
                     int n)
 {
-    size_t all = 0, width = (size_t)bert_width(m->bert);
+    size_t all = 0, width = (size_t)m->width;
     for (int i = 0; i < n; i++)
         all += (size_t)rows[i].n;
     r->start = mem_alloc(((size_t)n + 1 + 3 * all) * sizeof *r->start);
@@ -175,14 +184,14 @@ static int run_fill(struct run *r, const struct encode_model *m, const struct en
     int32_t at = 0;
     for (int i = 0; i < n; i++) {
         r->start[i] = at;
-        bert_positions(m->bert, rows[i].ids, rows[i].n, r->pos + at);
+        m->ops->positions(m->net, rows[i].ids, rows[i].n, r->pos + at);
         for (int32_t k = 0; k < rows[i].n; k++, at++) {
             r->ids[at] = rows[i].ids[k];
             r->type[at] = k >= rows[i].second && m->info.n_type > 1;
         }
     }
     r->start[n] = at;
-    r->b = (struct bert_batch){n, r->ids, r->pos, r->type, r->start};
+    r->b = (struct encoder_batch){n, r->ids, r->pos, r->type, r->start};
     return 0;
 }
 
@@ -209,7 +218,7 @@ static void pool(enum eng_pooling how, const float *x, int32_t n, size_t d, floa
 static int run_device(struct encode_model *m, const struct run *r, float *scores, struct err *e)
 {
     nn_begin(&m->nn, true);
-    bert_run(m->bert, &m->nn, &r->b, r->states, scores);
+    m->ops->run(m->net, &m->nn, &r->b, r->states, scores);
     size_t need = m->nn.mem.peak;
     if (m->nn.rc)
         return nn_end(&m->nn, e);
@@ -220,7 +229,7 @@ static int run_device(struct encode_model *m, const struct run *r, float *scores
     if (rc)
         return err_set(e, rc, "no device memory for a batch: %zu MiB", need >> 20);
     nn_begin(&m->nn, false);
-    bert_run(m->bert, &m->nn, &r->b, r->states, scores);
+    m->ops->run(m->net, &m->nn, &r->b, r->states, scores);
     return nn_end(&m->nn, e);
 }
 
@@ -228,7 +237,7 @@ int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, 
                      struct err *e)
 {
     struct run r = {0};
-    size_t width = (size_t)bert_width(m->bert), n_label = (size_t)m->info.n_label;
+    size_t width = (size_t)m->width, n_label = (size_t)m->info.n_label;
     if (m->failed.code)
         return err_set(e, m->failed.code, "%s", m->failed.text);
     int rc = check_rows(m, rows, n, e);
@@ -261,9 +270,9 @@ int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, 
 static int plan_work(struct encode_model *m, size_t *out, struct err *e)
 {
     int32_t start[2] = {0, m->info.n_tok_max};
-    struct bert_batch b = {.n = 1, .start = start};
+    struct encoder_batch b = {.n = 1, .start = start};
     nn_begin(&m->nn, true);
-    bert_run(m->bert, &m->nn, &b, NULL, NULL);
+    m->ops->run(m->net, &m->nn, &b, NULL, NULL);
     *out = m->nn.mem.peak;
     return nn_end(&m->nn, e);
 }

@@ -21,8 +21,8 @@ int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, 
 
 /* ---- files.c: kinds of models, what sentence-transformers keeps beside a model ---- */
 
-/* config.json's "model_type" of every encoder that can be opened; NULL ends the list. */
-extern const char *const encode__model_types[];
+/* The family of a config.json's "model_type", or NULL. */
+const struct encoder_ops *encode__family(const char *model_type);
 /* The folder's config.json; e may be NULL. */
 struct config;
 int encode__config_open(struct config **out, const char *dir, struct err *e);

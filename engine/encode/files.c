@@ -6,12 +6,20 @@
 #include <unistd.h>
 
 #include "engine/encode/encode.h"
+#include "engine/encode/encoder.h"
 #include "engine/load/config.h"
 
 #define MODULES_MAX 9 /* numbers in front of a module's folder */
 
-const char *const encode__model_types[] = {"bert",      "roberta",    "xlm-roberta",
-                                           "camembert", "nomic_bert", NULL};
+const struct encoder_ops *encode__family(const char *model_type)
+{
+    static const struct encoder_ops *const all[] = {&encoder_bert, &encoder_modernbert};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        for (const char *const *t = all[i]->types; *t; t++)
+            if (strcmp(*t, model_type) == 0)
+                return all[i];
+    return NULL;
+}
 
 int encode__config_open(struct config **out, const char *dir, struct err *e)
 {
@@ -30,9 +38,7 @@ bool eng_path_is_encoder(const char *path)
     bool is = false;
     if (!path || encode__config_open(&c, path, NULL))
         return false;
-    const char *type = config_str(c, "model_type", "");
-    for (int i = 0; encode__model_types[i] && !is; i++)
-        is = strcmp(type, encode__model_types[i]) == 0;
+    is = encode__family(config_str(c, "model_type", "")) != NULL;
     config_close(c);
     return is;
 }

@@ -166,24 +166,24 @@ int ref__layer_norm(struct dev *d, const struct op_layer_norm *a)
 struct attend_row {
     const float *q, *k, *v, *bias; /* of this row and head */
     float *dst;
-    int64_t n; /* keys seen */
+    int64_t first, n; /* keys seen: [first, n) */
 };
 
 static void attend_row(const struct op_attend *a, const struct attend_row *r, double *p)
 {
     double max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < r->n; j++) {
+    for (int64_t j = r->first; j < r->n; j++) {
         p[j] = 0;
         for (int i = 0; i < a->head_dim; i++)
             p[j] += (double)r->q[i] * (double)r->k[j * a->k.stride[0] + i];
         p[j] = p[j] * (double)a->scale + (r->bias ? (double)r->bias[j] : 0);
         max = p[j] > max ? p[j] : max;
     }
-    for (int64_t j = 0; j < r->n; j++)
+    for (int64_t j = r->first; j < r->n; j++)
         sum += p[j] = exp(p[j] - max);
     for (int i = 0; i < a->head_dim; i++) {
         double acc = 0;
-        for (int64_t j = 0; j < r->n; j++)
+        for (int64_t j = r->first; j < r->n; j++)
             acc += p[j] * (double)r->v[j * a->v.stride[0] + i];
         r->dst[i] = (float)(acc / sum);
     }
@@ -215,6 +215,10 @@ int ref__attend(struct dev *d, const struct op_attend *a)
                     .dst = dst + i * a->dst.stride[0] + h * a->head_dim,
                     .n = a->causal ? at + 1 : kl->start[s + 1] - kl->start[s],
                 };
+                if (a->window > 0) {
+                    r.first = at > a->window ? at - a->window : 0;
+                    r.n = at + a->window + 1 < r.n ? at + a->window + 1 : r.n;
+                }
                 attend_row(a, &r, p);
             }
     free(p);

@@ -152,6 +152,11 @@ static void test_nomic(void **st)
     (void)st;
     each_device("nomic_bert", check_vectors);
 }
+static void test_modernbert(void **st)
+{
+    (void)st;
+    each_device("modernbert", check_vectors);
+}
 static void test_classifier(void **st)
 {
     (void)st;
@@ -399,12 +404,13 @@ static void test_nomem(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bert),         cmocka_unit_test(test_roberta),
-        cmocka_unit_test(test_nomic),        cmocka_unit_test(test_classifier),
-        cmocka_unit_test(test_precision),    cmocka_unit_test(test_types),
-        cmocka_unit_test(test_company),      cmocka_unit_test(test_bad_rows),
-        cmocka_unit_test(test_small_memory), cmocka_unit_test(test_bad_files),
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_bert),       cmocka_unit_test(test_roberta),
+        cmocka_unit_test(test_nomic),      cmocka_unit_test(test_modernbert),
+        cmocka_unit_test(test_classifier), cmocka_unit_test(test_precision),
+        cmocka_unit_test(test_types),      cmocka_unit_test(test_company),
+        cmocka_unit_test(test_bad_rows),   cmocka_unit_test(test_small_memory),
+        cmocka_unit_test(test_bad_files),  cmocka_unit_test(test_files),
+        cmocka_unit_test(test_nomem),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -189,21 +189,23 @@ static void test_norms(void **st)
     sweep("layer_norm", run_layer, 8, rows_solo, 1e-10);
 }
 
-/* ---- attention: 4 heads over 2 KV heads of 12; maps to maps, maps to text, causal text, with a bias ---- */
+/* ---- attention: 4 heads over 2 KV heads of 12; maps to maps, maps to text, causal text, with a bias, inside windows ---- */
 #define HD 12
 static int64_t attend_solo(int v)
 {
-    return (int64_t)(v == 2 ? 77 : 35) * 4 * HD;
+    return (int64_t)(v == 2 || v == 5 ? 77 : 35) * 4 * HD;
 }
 
 static int64_t run_attend(const struct ot_back *x, const struct image_meta *m, int variant,
                           bool is_alone, float *dst)
 {
-    int q = variant == 2 ? 3 : 0, kv = variant == 0 || variant == 3 ? 0 : 3;
+    int q = variant == 2 || variant == 5 ? 3 : 0;
+    int kv = variant == 0 || variant == 3 || variant == 4 ? 0 : 3;
     const struct image_layout *ql = &m->layout[q], *kl = &m->layout[kv];
     int64_t nq = ql->start[ql->n_seg], nk = kl->start[kl->n_seg];
     struct op_attend op = {
         .n_head = 4, .n_kv_head = 2, .head_dim = HD, .scale = 0.3f, .causal = variant == 2};
+    op.window = variant == 4 ? 3 : variant == 5 ? 20 : 0;
     op.q_layout = q;
     op.kv_layout = kv;
     op.q = ot_tensor(x, nq, 4 * HD, a_data + (is_alone ? all.layout[q].start[1] * 4 * HD : 0));
@@ -228,7 +230,7 @@ static int64_t run_attend(const struct ot_back *x, const struct image_meta *m, i
 static void test_attend(void **st)
 {
     (void)st;
-    sweep("attend", run_attend, 4, attend_solo, 1e-10);
+    sweep("attend", run_attend, 6, attend_solo, 1e-10);
 }
 
 /* ---- rows ---- */
