@@ -12,20 +12,11 @@
 #include <stdbool.h>
 
 #include "engine/base/err.h"
-#include "engine/quant/quant.h"
-#include "engine/tensor.h"
-
-#define KV_BLOCK_TOKENS 16 /* tokens a KV block */
+#include "engine/ops_types.h"
 
 struct dev;        /* an open device */
 struct dev_weight; /* a weight in the backend's own packing */
 struct dev_kv;     /* the KV pool of one model */
-
-enum eng_precision {
-    PRECISION_DEFAULT, /* bf16 or better activations, whatever is fastest on this device */
-    PRECISION_F32,     /* f32 activations, dequantised weights, f32 KV: the oracle mode */
-    PRECISION_INT8,    /* 8-bit integer products, activations in blocks of 32: opt-in */
-};
 
 struct backend_opts {
     int n_threads;   /* CPU: 0 = all that the cgroup and affinity allow */
@@ -42,23 +33,6 @@ struct backend_info {
     int n_threads;
     bool bf16; /* products of bf16 weights are the fast ones: dense weights may be rounded to it */
     bool lookahead; /* ops are asynchronous and step_meta.tok may hold TOK_SAMPLED(i) */
-};
-
-/* A matrix [n_out, n_in] made of parts stacked along n_out (e.g. q, k, v). A part's rows lie as in the
- * file: rows of n_in values in `fmt`. The bytes must stay mapped while the weight is open if `rows` or
- * backend.weights_in_place: they are then used in place. */
-struct weight_part {
-    enum quant_fmt fmt;
-    const void *data;
-    int64_t n_out;
-};
-struct weight_desc {
-    const char *name; /* for messages */
-    int64_t n_in;
-    int n_part;
-    struct weight_part part[3];
-    bool rows;      /* also read by row (embedding look-up) */
-    bool only_rows; /* never multiplied: needs no packing for op_linear */
 };
 
 struct kv_desc {
@@ -115,12 +89,6 @@ struct op_linear {
     struct tensor bias; /* f32 [n_out] */
 };
 
-enum rope_style {
-    ROPE_NORM /* pairs (2i, 2i+1) */,
-    ROPE_NEOX /* pairs (i, i + rot/2) */,
-    ROPE_NONE
-};
-
 /* In place on qkv: optional per-head RMS norm of q and k, rotation by pos * inv_freq (Su et al. 2021);
  * then k and v of every row are written to the layer's KV blocks. */
 struct op_rope_kv {
@@ -152,14 +120,6 @@ struct op_attn {
     int layer;
 };
 
-enum act_kind {
-    ACT_SILU,
-    ACT_GELU_TANH,
-    ACT_GELU_ERF,
-    ACT_RELU,
-    ACT_RELU2, /* max(0, x)^2 */
-    ACT_SWIGLU_OAI /* gate = min(gate, limit), up = clamp(up, -limit, limit): (up + 1) * gate * sigmoid(1.702 gate) */
-};
 /* dst = act(gate) * up; `single`: dst = act(gate), [n, d] */
 struct op_act_mul {
     struct tensor dst;     /* (mul) [n, d] */

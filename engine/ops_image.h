@@ -41,15 +41,6 @@ struct op_conv {
               * 2 h - 1 where an odd map was halved */
 };
 
-enum image_act {
-    IMAGE_ACT_NONE,
-    IMAGE_ACT_SILU,
-    IMAGE_ACT_GELU_TANH,
-    IMAGE_ACT_GELU_ERF,
-    IMAGE_ACT_QUICK_GELU,
-    IMAGE_ACT_RELU
-};
-
 /* Wu and He 2018, over the rows of a segment and c / groups channels; then the activation. */
 struct op_group_norm {
     struct tensor dst;  /* [rows, c] f32 or (mul) */

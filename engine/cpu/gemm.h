@@ -9,7 +9,7 @@
 
 #include "engine/cpu/pool.h"
 #include "engine/cpu/slab.h"
-#include "engine/ops.h"
+#include "engine/ops_types.h"
 
 struct cpu_gemm_kern; /* one table per ISA, exported by kern_gemm*.c as cpu_gemm_<isa> */
 extern const struct cpu_gemm_kern cpu_gemm_scalar, cpu_gemm_avx2, cpu_gemm_avx512, cpu_gemm_amx;

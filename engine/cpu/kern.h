@@ -8,7 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "engine/ops.h"
+#include "engine/ops_types.h"
+
+struct op_act_mul;
 
 /* A block of one layer and KV head: K transposed [head_dim][16 tokens], so that the scores of 16 tokens are
  * lanes, then V [16 tokens][v_dim], v_dim = head_dim rounded up to 16 (zeros behind head_dim). */

@@ -2,6 +2,7 @@
 #include "engine/cpu/kern.h"
 #include "engine/cpu/vec.h"
 #include "engine/cpu/vec_act.h"
+#include "engine/ops.h"
 
 #include <math.h>
 
