@@ -8,6 +8,9 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from daemon import SMOLLM2, Daemon  # noqa: E402
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from relay import Relay  # noqa: E402
+
 import anthropic  # noqa: E402
 
 PATH = "/v1/messages"
@@ -20,12 +23,16 @@ class Messages(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.d = Daemon("--api-key", "sk-test", model=SMOLLM2)
-        cls.c = anthropic.Anthropic(base_url=cls.d.url, api_key="sk-test", max_retries=0)
+        cls.r = Relay(cls.d.url)
+        cls.c = anthropic.Anthropic(base_url=cls.r.url, api_key="sk-test", max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
         cls.c.close()
+        cls.r.__exit__()
         cls.d.__exit__(None, None, None)
+        assert not cls.r.bad, cls.r.bad[:5]
+        assert cls.r.seen
 
     def create(self, **kw):
         more = {"temperature": 0, **kw.pop("extra_body", {})}
@@ -157,7 +164,7 @@ class Messages(unittest.TestCase):
         with self.assertRaises(anthropic.NotFoundError):
             self.create(model="claude")
         with self.assertRaises(anthropic.AuthenticationError) as got:
-            anthropic.Anthropic(base_url=self.d.url, api_key="no", max_retries=0).messages.create(
+            anthropic.Anthropic(base_url=self.r.url, api_key="no", max_retries=0).messages.create(
                 model="m", messages=ASK, max_tokens=1)
         self.assertEqual(got.exception.body["error"]["type"], "authentication_error")
 

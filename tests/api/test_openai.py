@@ -8,6 +8,9 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from daemon import SMOLLM2, Daemon  # noqa: E402
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from relay import Relay  # noqa: E402
+
 import openai  # noqa: E402
 
 FRANCE = [{"role": "user", "content": "What is the capital of France?"}]
@@ -18,12 +21,16 @@ class OpenAI(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.d = Daemon("--api-key", "sk-test", "--api-key", "sk-other", model=SMOLLM2, name="smollm2-135m")
-        cls.c = openai.OpenAI(base_url=cls.d.url + "/v1", api_key="sk-test", max_retries=0)
+        cls.r = Relay(cls.d.url)
+        cls.c = openai.OpenAI(base_url=cls.r.url + "/v1", api_key="sk-test", max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
         cls.c.close()
+        cls.r.__exit__()
         cls.d.__exit__(None, None, None)
+        assert not cls.r.bad, cls.r.bad[:5]
+        assert cls.r.seen
 
     def chat(self, **kw):
         return self.c.chat.completions.create(**{"model": "smollm2-135m", "messages": FRANCE, "temperature": 0, **kw})
@@ -136,18 +143,18 @@ class OpenAI(unittest.TestCase):
             self.assertEqual((got.exception.param, got.exception.code), (param, code))
             self.assertEqual(got.exception.type, "invalid_request_error")
         with self.assertRaises(openai.AuthenticationError) as got:
-            openai.OpenAI(base_url=self.d.url + "/v1", api_key="sk-wrong", max_retries=0).models.list()
+            openai.OpenAI(base_url=self.r.url + "/v1", api_key="sk-wrong", max_retries=0).models.list()
         self.assertEqual(got.exception.code, "invalid_api_key")
 
     def test_second_key(self):
-        c = openai.OpenAI(base_url=self.d.url + "/v1", api_key="sk-other", max_retries=0)
+        c = openai.OpenAI(base_url=self.r.url + "/v1", api_key="sk-other", max_retries=0)
         self.assertEqual(len(list(c.models.list())), 1)
 
     def test_async(self):
         import asyncio
 
         async def many():
-            async with openai.AsyncOpenAI(base_url=self.d.url + "/v1", api_key="sk-test", max_retries=0) as c:
+            async with openai.AsyncOpenAI(base_url=self.r.url + "/v1", api_key="sk-test", max_retries=0) as c:
                 rs = await asyncio.gather(*(c.chat.completions.create(
                     model="smollm2-135m", messages=FRANCE, temperature=0) for _ in range(8)))
                 return {r.choices[0].message.content for r in rs}

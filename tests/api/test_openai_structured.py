@@ -13,6 +13,9 @@ from typing import List, Literal, Optional, Union
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 from daemon import SMOLLM2, Daemon  # noqa: E402
 
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from relay import Relay  # noqa: E402
+
 import jsonschema  # noqa: E402
 import openai  # noqa: E402
 from pydantic import BaseModel  # noqa: E402
@@ -49,12 +52,16 @@ class Structured(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
         cls.d = Daemon(model=SMOLLM2, name="smollm2-135m")
-        cls.c = openai.OpenAI(base_url=cls.d.url + "/v1", api_key="x", max_retries=0)
+        cls.r = Relay(cls.d.url)
+        cls.c = openai.OpenAI(base_url=cls.r.url + "/v1", api_key="x", max_retries=0)
 
     @classmethod
     def tearDownClass(cls):
         cls.c.close()
+        cls.r.__exit__()
         cls.d.__exit__(None, None, None)
+        assert not cls.r.bad, cls.r.bad[:5]
+        assert cls.r.seen
 
     def chat(self, extra=None, **kw):
         return self.c.chat.completions.create(**{"model": "smollm2-135m", "messages": ASK, "max_tokens": 300, "seed": 1,
