@@ -176,6 +176,8 @@ gr_expr sc__conj(struct sc *s, const struct conj *c)
     size_t n = 0;
     if (c->never)
         return gr_never(s->b);
+    if (c->key)
+        return sc__keyed(s, c);
     if (c->values)
         return values(s, c);
     for (int i = 0; i < c->not_values.n; i++) /* strings are done in sc__string_body */
@@ -213,8 +215,6 @@ gr_expr sc__conj(struct sc *s, const struct conj *c)
 }
 
 /* ---- choices ---- */
-
-static gr_expr expand(struct sc *s, struct conj *c);
 
 /* oneOf: where two branches may match at once, each is taken without the others. */
 static int make_exclusive(struct sc *s, struct choice *ch)
@@ -262,7 +262,7 @@ static bool nothing_else(const struct conj *c)
            c->max_props < 0;
 }
 
-static gr_expr expand(struct sc *s, struct conj *c)
+gr_expr sc__expand(struct sc *s, struct conj *c)
 {
     if (gr_failed(s->b, NULL))
         return GR_FAIL;
@@ -277,7 +277,7 @@ static gr_expr expand(struct sc *s, struct conj *c)
     gr_expr *kid = arena_array(&s->mem, (size_t)ch.alt.n + 1, sizeof *kid);
     if (!kid)
         return sc__fail(s, ERR_LIMIT, NULL, "the schema takes too much memory");
-    bool alone = c->n_choice == 1 && nothing_else(c);
+    bool alone = c->n_choice == 1 && !c->key && nothing_else(c);
     for (int i = 0; i < ch.alt.n; i++) {
         if (alone) {
             struct list one = {0};
@@ -294,7 +294,7 @@ static gr_expr expand(struct sc *s, struct conj *c)
         with->n_choice--;
         if (sc__flatten(s, with, ch.alt.v[i]))
             return GR_FAIL;
-        kid[i] = expand(s, with);
+        kid[i] = sc__expand(s, with);
     }
     return gr_alt(s->b, kid, (size_t)ch.alt.n);
 }
@@ -353,7 +353,7 @@ gr_expr sc__set(struct sc *s, const struct list *items)
     for (int i = 0; c && i < m->key.n; i++)
         if (sc__flatten(s, c, m->key.v[i]))
             return GR_FAIL;
-    gr_expr e = c ? expand(s, c) : GR_FAIL;
+    gr_expr e = c ? sc__expand(s, c) : GR_FAIL;
     s->depth--;
     if (e == GR_FAIL)
         return GR_FAIL;

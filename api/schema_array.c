@@ -6,7 +6,7 @@
 #define PREFIX_MAX 1000
 
 /* The two parts of one schema's items: drafts before 2020 put leading items into an array under "items". */
-static void parts(const json_t *a, const json_t **prefix, const json_t **rest)
+void sc__items(const json_t *a, const json_t **prefix, const json_t **rest)
 {
     const json_t *items = json_object_get(a, "items");
     *prefix = json_object_get(a, "prefixItems");
@@ -20,12 +20,12 @@ static void parts(const json_t *a, const json_t **prefix, const json_t **rest)
 }
 
 /* What item i must be; past all leading ones: what the rest must be. */
-static gr_expr item(struct sc *s, const struct conj *c, size_t i, const json_t *extra)
+gr_expr sc__item(struct sc *s, const struct conj *c, size_t i, const json_t *extra)
 {
     struct list set = {0};
     const json_t *prefix, *rest;
     for (int k = 0; k < c->array.n; k++) {
-        parts(c->array.v[k], &prefix, &rest);
+        sc__items(c->array.v[k], &prefix, &rest);
         const json_t *one = i < json_array_size(prefix) ? json_array_get(prefix, i) : rest;
         if (one && !sc__add(s, &set, one))
             return GR_FAIL;
@@ -43,19 +43,19 @@ static bool is_never(struct sc *s, const struct conj *c, size_t i)
     const json_t *prefix, *rest;
     (void)s;
     for (int k = 0; k < c->array.n; k++) {
-        parts(c->array.v[k], &prefix, &rest);
+        sc__items(c->array.v[k], &prefix, &rest);
         if (json_is_false(i < json_array_size(prefix) ? json_array_get(prefix, i) : rest))
             return true;
     }
     return false;
 }
 
-static gr_expr sep(struct sc *s)
+gr_expr sc__sep(struct sc *s)
 {
     return gr_seq2(s->b, gr_str(s->b, ","), sc__ws(s));
 }
 
-static gr_expr brackets(struct sc *s, gr_expr inside, bool may_be_empty, bool may_be_full)
+gr_expr sc__brackets(struct sc *s, gr_expr inside, bool may_be_empty, bool may_be_full)
 {
     struct gr_builder *b = s->b;
     gr_expr full =
@@ -65,67 +65,6 @@ static gr_expr brackets(struct sc *s, gr_expr inside, bool may_be_empty, bool ma
            : may_be_full               ? full
            : may_be_empty              ? empty
                                        : gr_never(b);
-}
-
-/* Values that the items can have, when they are listed: an array of at most 64; NULL if not. */
-static const json_t *listed(struct sc *s, const struct conj *c)
-{
-    struct conj *all = sc__conj_new(s);
-    const json_t *prefix, *rest;
-    for (int k = 0; all && k < c->array.n; k++) {
-        parts(c->array.v[k], &prefix, &rest);
-        if (json_array_size(prefix) || (rest && sc__flatten(s, all, rest)))
-            return NULL;
-    }
-    if (!all || all->n_choice)
-        return NULL;
-    if (all->values)
-        return json_array_size(all->values) <= 64 ? all->values : NULL;
-    if (all->types & ~(unsigned)(T_NULL | T_BOOL))
-        return NULL;
-    json_t *v = json_array();
-    if (all->types & T_NULL)
-        json_array_append_new(v, json_null());
-    if (all->types & T_BOOL) {
-        json_array_append_new(v, json_true());
-        json_array_append_new(v, json_false());
-    }
-    return sc__keep(s, v);
-}
-
-/* Each listed value once at most. */
-static gr_expr unique(struct sc *s, const struct conj *c)
-{
-    const json_t *v = listed(s, c), *kept[64];
-    gr_expr first[64], later[64];
-    size_t n = 0;
-    if (gr_failed(s->b, NULL))
-        return GR_FAIL;
-    if (!v)
-        return sc__fail(
-            s, ERR_UNSUPPORTED, "uniqueItems",
-            "is supported for items from an enum of at most 64 values, or at most one item");
-    for (size_t i = 0; i < json_array_size(v); i++) {
-        struct list set = {0};
-        const json_t *one = json_array_get(v, i),
-                     *only = sc__keep(s, json_pack("{s:[O]}", "enum", one));
-        bool twice = false;
-        for (size_t k = 0; k < n; k++)
-            twice |= json_equal(kept[k], (json_t *)one);
-        if (twice)
-            continue;
-        kept[n] = one;
-        if (!only || !sc__add(s, &set, only))
-            return GR_FAIL;
-        first[n] = item(s, c, SIZE_MAX, only);
-        later[n] = gr_seq2(s->b, sep(s), first[n]);
-        n++;
-    }
-    int32_t max =
-        c->max_items < 0 || c->max_items > (int64_t)n ? (int32_t)n : (int32_t)c->max_items;
-    int32_t min = c->min_items > 1 ? (int32_t)c->min_items : 1;
-    return brackets(s, gr_set(s->b, first, later, n, 0, (int32_t[]){min, max}), c->min_items == 0,
-                    max >= min);
 }
 
 /* At least k items that are what `contains` says, any others between them. */
@@ -140,17 +79,17 @@ static gr_expr contains(struct sc *s, const struct conj *c)
                         "is not supported");
     const json_t *prefix, *rest;
     for (int i = 0; i < c->array.n; i++) {
-        parts(c->array.v[i], &prefix, &rest);
+        sc__items(c->array.v[i], &prefix, &rest);
         if (json_array_size(prefix))
             return sc__fail(s, ERR_UNSUPPORTED, "contains", "beside prefixItems is not supported");
     }
-    gr_expr any = item(s, c, SIZE_MAX, NULL),
-            hit = item(s, c, SIZE_MAX, json_object_get(a, "contains"));
-    gr_expr lead = gr_repeat(s->b, gr_seq2(s->b, any, sep(s)), 0, GR_INF), e = gr_empty(s->b);
-    gr_expr tail = gr_repeat(s->b, gr_seq2(s->b, sep(s), any), 0, GR_INF);
+    gr_expr any = sc__item(s, c, SIZE_MAX, NULL),
+            hit = sc__item(s, c, SIZE_MAX, json_object_get(a, "contains"));
+    gr_expr lead = gr_repeat(s->b, gr_seq2(s->b, any, sc__sep(s)), 0, GR_INF), e = gr_empty(s->b);
+    gr_expr tail = gr_repeat(s->b, gr_seq2(s->b, sc__sep(s), any), 0, GR_INF);
     for (int64_t i = 0; i < k; i++)
-        e = gr_seq(s->b, (gr_expr[]){e, i ? sep(s) : gr_empty(s->b), lead, hit}, 4);
-    return brackets(s, gr_seq2(s->b, e, tail), k == 0, true);
+        e = gr_seq(s->b, (gr_expr[]){e, i ? sc__sep(s) : gr_empty(s->b), lead, hit}, 4);
+    return sc__brackets(s, gr_seq2(s->b, e, tail), k == 0, true);
 }
 
 gr_expr sc__array(struct sc *s, const struct conj *c)
@@ -160,7 +99,7 @@ gr_expr sc__array(struct sc *s, const struct conj *c)
     size_t n = 0;
     int64_t max = c->max_items, min = c->min_items;
     for (int k = 0; k < c->array.n; k++) {
-        parts(c->array.v[k], &prefix, &rest);
+        sc__items(c->array.v[k], &prefix, &rest);
         if (prefix && !json_is_array(prefix))
             return sc__fail(s, ERR_INVAL, "prefixItems", "expected an array of schemas");
         if (json_array_size(prefix) > n)
@@ -179,29 +118,29 @@ gr_expr sc__array(struct sc *s, const struct conj *c)
     if (max >= 0 && min > max)
         return gr_never(b);
     if (max == 0)
-        return brackets(s, gr_empty(b), true, false);
+        return sc__brackets(s, gr_empty(b), true, false);
     if (c->unique && max != 1)
-        return unique(s, c);
+        return sc__unique(s, c);
     /* from the last leading item back to the first */
     gr_expr e = gr_empty(b);
     if (max < 0 || max > (int64_t)n) {
-        gr_expr one = item(s, c, n, NULL);
+        gr_expr one = sc__item(s, c, n, NULL);
         int64_t at = (int64_t)n;
         int32_t lo = min > at ? (int32_t)(min - at) : 0,
                 hi = max < 0 ? GR_INF : (int32_t)(max - at);
         if (n == 0) {
             hi = hi == GR_INF ? hi : hi - 1;
-            e = gr_seq2(b, one, gr_repeat(b, gr_seq2(b, sep(s), one), lo > 1 ? lo - 1 : 0, hi));
+            e = gr_seq2(b, one, gr_repeat(b, gr_seq2(b, sc__sep(s), one), lo > 1 ? lo - 1 : 0, hi));
         } else {
-            e = gr_repeat(b, gr_seq2(b, sep(s), one), lo, hi);
+            e = gr_repeat(b, gr_seq2(b, sc__sep(s), one), lo, hi);
         }
     }
     size_t last = max >= 0 && max < (int64_t)n ? (size_t)max : n;
     for (size_t i = last; i-- > 0;) {
-        gr_expr one = item(s, c, i, NULL);
+        gr_expr one = sc__item(s, c, i, NULL);
         if (i + 1 < last && (int64_t)i + 1 >= min)
             e = gr_opt(b, e);
-        e = gr_seq(b, (gr_expr[]){i ? sep(s) : gr_empty(b), one, e}, 3);
+        e = gr_seq(b, (gr_expr[]){i ? sc__sep(s) : gr_empty(b), one, e}, 3);
     }
-    return brackets(s, e, min == 0, true);
+    return sc__brackets(s, e, min == 0, true);
 }

@@ -54,6 +54,8 @@ struct conj {
     int64_t min_props, max_props;
     struct choice *choice; /* [n_choice] */
     int n_choice, cap_choice;
+    const char *
+        key; /* of items that differ: the member in which they do; "" is the item itself; NULL: none */
     struct list seen; /* schemas in it */
 };
 
@@ -76,6 +78,7 @@ struct sc {
     size_t path_len;
     int depth, branches;
     gr_expr ws, any, any_object, string; /* GR_FAIL until made */
+    int32_t key_count;                   /* texts of the last list's keys; GR_INF */
 };
 
 /* schema.c */
@@ -89,6 +92,7 @@ size_t sc__enter(struct sc *s, const char *key, const char *name);
 void sc__leave(struct sc *s, size_t mark);
 gr_expr sc__ws(struct sc *s);
 gr_expr sc__conj(struct sc *s, const struct conj *c); /* without choices */
+gr_expr sc__expand(struct sc *s, struct conj *c);     /* with them */
 
 /* schema_flat.c */
 struct conj *sc__conj_new(struct sc *s);
@@ -115,6 +119,15 @@ gr_expr sc__string(struct sc *s, const struct conj *c);
 gr_expr sc__string_body(struct sc *s, const struct conj *c);
 gr_expr sc__array(struct sc *s, const struct conj *c);
 gr_expr sc__object(struct sc *s, const struct conj *c);
+/* schema_unique.c: an array's items that differ; and one of them, in c->key. */
+gr_expr sc__unique(struct sc *s, const struct conj *c);
+gr_expr sc__keyed(struct sc *s, const struct conj *c);
+gr_expr sc__key(struct sc *s, const struct list *set); /* the value of the member c->key */
+gr_expr sc__item(struct sc *s, const struct conj *c, size_t i,
+                 const json_t *extra); /* schema_array.c */
+void sc__items(const json_t *a, const json_t **prefix, const json_t **rest);
+gr_expr sc__sep(struct sc *s);
+gr_expr sc__brackets(struct sc *s, gr_expr inside, bool may_be_empty, bool may_be_full);
 gr_expr sc__value(struct sc *s, const json_t *v); /* a constant */
 /* Regular expression of a format, or NULL. */
 const char *sc__format(const char *name);

@@ -173,7 +173,8 @@ static int build_member(struct obj *o, struct member *m)
     if (m->never)
         return 0;
     size_t mark = sc__enter(s, "properties", m->name);
-    gr_expr value = sc__set(s, &set);
+    bool differs = o->c->key && strcmp(o->c->key, m->name) == 0;
+    gr_expr value = differs ? sc__key(s, &set) : sc__set(s, &set);
     sc__leave(s, mark);
     m->e = gr_seq(
         s->b, (gr_expr[]){sc__quoted(s, m->name, m->len), gr_str(s->b, ":"), sc__ws(s), value}, 4);

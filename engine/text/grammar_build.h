@@ -113,6 +113,13 @@ gr_expr gr_token(struct gr_builder *b, int32_t id);
 gr_expr gr_set(struct gr_builder *b, const gr_expr *first, const gr_expr *later, size_t n,
                uint64_t must, const int32_t range[2]);
 
+/* A list of items that differ: `first`, then any number of `later`, min..max in all (min >= 1). Each item has exactly one gr_key in
+ * it: texts of e, a regular expression without the empty text, of which no two in the list are the same. There must be at least
+ * `max` such texts: gr_count, which says GR_INF for very many, and < 0 on failure. */
+gr_expr gr_unique(struct gr_builder *b, gr_expr first, gr_expr later, int32_t min, int32_t max);
+gr_expr gr_key(struct gr_builder *b, gr_expr e);
+int32_t gr_count(struct gr_builder *b, gr_expr e);
+
 /* Compile; the builder can go on. e names what is wrong. */
 int gr_compile(struct gr_builder *b, gr_expr root, struct grammar **out, struct err *e);
 

@@ -82,6 +82,8 @@ static struct info fold(struct compiler *c, const struct expr *x)
         r.kept = true;
         break;
     case X_SET:
+    case X_KEY:
+    case X_UNIQUE:
         r.regular = false;
         break;
     default:
@@ -140,6 +142,8 @@ static bool nullable_of(struct compiler *c, const struct expr *x, gr_expr e)
     case X_RANGE:
     case X_NEVER:
     case X_MULTIPLE:
+    case X_KEY:
+    case X_UNIQUE:
         return false;
     case X_COUNTED:
         return x->b == 0;
@@ -199,6 +203,15 @@ static bool one_live(struct compiler *c, gr_expr e)
     const struct dfa *d;
     if (x.kind == X_SET)
         return set_live(c, &x);
+    if (x.kind == X_UNIQUE) {
+        const struct set_spec *s = &c->b->set[x.c];
+        return s->min <= s->max && c->live[c->b->kid[x.a]] &&
+               (s->min <= 1 || c->live[c->b->kid[x.a + 1]]);
+    }
+    if (x.kind == X_KEY) {
+        d = gr__dfa_of(c->b, x.a, 0);
+        return d && d->n_state;
+    }
     if (x.kind == X_LEX || x.kind == X_AND || x.kind == X_NOT) {
         d = gr__dfa_of(c->b, e, 0);
         return d && d->n_state;
@@ -222,7 +235,7 @@ static void reach(struct compiler *c, gr_expr root, gr_expr *list, size_t *n, ui
         int32_t from = x.a, count = x.b;
         gr_expr one;
         const gr_expr *kid = NULL;
-        if (x.kind == X_SEQ || x.kind == X_ALT || x.kind == X_SET) {
+        if (x.kind == X_SEQ || x.kind == X_ALT || x.kind == X_SET || x.kind == X_UNIQUE) {
             kid = c->b->kid + from;
             count *= x.kind == X_SET ? 2 : 1;
         } else if (x.kind == X_REP) {
@@ -315,7 +328,7 @@ static void left_walk(struct compiler *c, gr_expr e)
     }
     if (x.kind == X_REP) {
         left_walk(c, x.a);
-    } else if (x.kind == X_SEQ || x.kind == X_ALT || x.kind == X_SET) {
+    } else if (x.kind == X_SEQ || x.kind == X_ALT || x.kind == X_SET || x.kind == X_UNIQUE) {
         int32_t n = x.kind == X_SET ? 2 * x.b : x.b;
         for (int32_t i = 0; i < n; i++) {
             gr_expr kid = b->kid[x.a + i];
@@ -490,6 +503,30 @@ static int32_t emit_kids(struct compiler *c, const struct expr *x, int32_t next)
     return node(c, r);
 }
 
+static int32_t emit_unique(struct compiler *c, const struct expr *x, int32_t next)
+{
+    const struct set_spec *s = &c->b->set[x->c];
+    struct gnode r = {.kind = N_UNIQUE, .n = 2, .next = next, .min = s->min, .max = s->max};
+    int32_t first = c->b->kid[x->a], later = c->b->kid[x->a + 1];
+    int32_t k[2] = {emit(c, first, c->ret), c->live[later] ? emit(c, later, c->ret) : dead_node(c)};
+    r.a = kids(c, k, 2);
+    c->g->unique = true;
+    return node(c, r);
+}
+
+/* A terminal that knows how many texts are left from each of its states. */
+static int32_t emit_key(struct compiler *c, const struct expr *x, int32_t next)
+{
+    int32_t r = term_node(c, gr__dfa_of(c->b, x->a, 0), NULL, next);
+    struct gnode *n = &c->g->node[r];
+    if (c->b->err.code || n->kind != N_TERM)
+        return r;
+    n->n = 1;
+    if (gr__term_texts(c->g->v, c->g->term[n->a]))
+        gr_fail(c->b, ERR_NOMEM, "no memory");
+    return r;
+}
+
 static int32_t emit_repeat(struct compiler *c, const struct expr *x, int32_t next)
 {
     struct gnode r = {.kind = N_COUNT, .next = next, .min = x->b, .max = x->c};
@@ -549,6 +586,10 @@ static int32_t emit(struct compiler *c, gr_expr e, int32_t next)
         gr__dfa_free(m);
     } else if (x.kind == X_LEX || x.kind == X_AND || x.kind == X_NOT || x.kind == X_MULTIPLE) {
         r = term_node(c, gr__dfa_of(b, e, 0), NULL, next);
+    } else if (x.kind == X_KEY) {
+        r = emit_key(c, &x, next);
+    } else if (x.kind == X_UNIQUE) {
+        r = emit_unique(c, &x, next);
     } else if (f.regular && !f.kept && (f.size <= AUTO_SIZE || x.kind == X_LIT)) {
         const struct dfa *d = gr__dfa_of(b, e, x.kind == X_LIT ? 0 : AUTO_STATE);
         if (d) {

@@ -402,6 +402,36 @@ gr_expr gr_set(struct gr_builder *b, const gr_expr *first, const gr_expr *later,
     return gr__add(b, X_SET, (int32_t)from, (int32_t)n, (int32_t)b->n_set++);
 }
 
+gr_expr gr_unique(struct gr_builder *b, gr_expr first, gr_expr later, int32_t min, int32_t max)
+{
+    size_t from = b->n_kid;
+    if (first == GR_FAIL || later == GR_FAIL || b->err.code)
+        return GR_FAIL;
+    add_kid(b, first);
+    add_kid(b, later);
+    if (b->err.code || !gr__grow(b, &b->set, b->n_set + 1, &b->cap_set, sizeof *b->set))
+        return GR_FAIL;
+    b->set[b->n_set] = (struct set_spec){0, min, max};
+    return gr__add(b, X_UNIQUE, (int32_t)from, 2, (int32_t)b->n_set++);
+}
+
+gr_expr gr_key(struct gr_builder *b, gr_expr e)
+{
+    return e == GR_FAIL ? e : gr__add(b, X_KEY, e, 0, 0);
+}
+
+int32_t gr_count(struct gr_builder *b, gr_expr e)
+{
+    const struct dfa *d = gr__dfa_of(b, e, 0);
+    if (!d)
+        return b->err.code ? b->err.code : ERR_INTERNAL;
+    int32_t *texts = gr__texts(d), n = texts && d->n_state ? texts[0] : 0;
+    if (!texts)
+        gr_fail(b, ERR_NOMEM, "no memory");
+    free(texts);
+    return texts ? n : ERR_NOMEM;
+}
+
 gr_expr gr_token(struct gr_builder *b, int32_t id)
 {
     if (id < 0 || id >= b->v->n_vocab)

@@ -21,6 +21,8 @@ enum expr_kind {
     X_BOUNDED,  /* a, of c characters b at most */
     X_MULTIPLE, /* of a */
     X_SET,      /* kid a .. a + 2b, then its spec: b->set[c] */
+    X_KEY,      /* a, of which each text comes once in the X_UNIQUE around it */
+    X_UNIQUE,   /* kid a, then kids a + 1: b->set[c] */
     X_BOL,      /* only at the start of the automaton's text */
     X_EOL       /* only at its end */
 };

@@ -76,6 +76,7 @@ struct term { /* a DFA, shared by grammars of a vocabulary that have the same */
     bool counted;
     uint16_t *
         rest; /* [n_state] counted: characters at least to an accepting state, the current one included */
+    int32_t *texts;    /* [n_state] keys: how many texts are left, GR_INF; else NULL */
     struct lmask **l1; /* [n_state], entries set once, under the vocabulary's lock */
     size_t bytes;
     int refs; /* grammars */
@@ -102,6 +103,7 @@ struct grammar_vocab {
 
 /* The vocabulary's term of this DFA (taken over), one more reference. NULL: ERR_NOMEM. */
 struct term *gr__term_get(struct grammar_vocab *v, struct dfa *d, bool counted);
+int gr__term_texts(struct grammar_vocab *v, struct term *t); /* make t->texts; 0 or ERR_NOMEM */
 int32_t gr__term_least(const struct dfa *d); /* fewest characters of a text of a marked DFA */
 void gr__term_put(struct grammar_vocab *v, struct term *t);
 /* Mask of a state of t; *own: the caller frees it (gr__lmask_free). NULL: ERR_NOMEM. */
@@ -117,13 +119,14 @@ enum node_kind {
     N_ALT,   /* kid[a .. a + n) */
     N_COUNT, /* a: entry of a body that ends in N_RET, min..max times; then next */
     N_SET, /* members kid[a .. a + 2n): entry as the first, entry as a later one; each at most once */
+    N_UNIQUE, /* kid[a] the first item, kid[a + 1] each later one, whose keys differ */
     N_RET
 };
 struct gnode {
     uint8_t kind;
-    int32_t a, n, next;
-    int32_t min, max; /* N_COUNT, N_SET, counted N_TERM */
-    uint64_t must;    /* N_SET: members that have to come */
+    int32_t a, n, next; /* N_TERM: n = 1 where it is a key */
+    int32_t min, max;   /* N_COUNT, N_SET, N_UNIQUE, counted N_TERM */
+    uint64_t must;      /* N_SET: members that have to come */
 };
 
 #define L2_SLOTS 128
@@ -142,6 +145,7 @@ struct grammar {
     struct term **term;
     int32_t n_term;
     size_t bytes;
+    bool unique; /* has N_UNIQUE: states keep what was written */
     struct l2_entry l2[L2_SLOTS];
 };
 
@@ -155,7 +159,7 @@ struct gframe {
 };
 struct gthread {
     int32_t node, frame;
-    int32_t count;
+    int32_t count; /* of a key: where it began */
     uint16_t state;
 };
 struct gconfig {
@@ -186,6 +190,10 @@ struct grammar_state {
     struct gconfig level[TRIE_DEPTH + 1]; /* of walks */
     uint32_t *scratch;                    /* [n_word] */
     uint64_t visits;                      /* trie nodes of the current mask */
+    /* Where grammar->unique: what was written, and behind it what a walk tries. */
+    char *text;
+    size_t cap_text;
+    int32_t len, pos, base; /* written; bytes up to now; where a walk began */
 };
 
 /* All threads that stand where `node` is entered with `val` on top of `frame`, added to c. 0 or ERR_*. */
@@ -195,7 +203,28 @@ int gr__enter(struct grammar_state *s, struct gconfig *c, int32_t node, uint64_t
 void gr__config_begin(struct grammar_state *s, struct gconfig *c);
 /* c after one byte into out (not c). */
 int gr__step(struct grammar_state *s, const struct gconfig *c, uint8_t byte, struct gconfig *out);
+/* The frame of this content and hash; < 0 on failure. */
+int32_t gr__frame(struct grammar_state *s, int32_t node, uint64_t val, int32_t parent, uint64_t h);
+int32_t gr__frame_get(struct grammar_state *s, int32_t node, uint64_t val, int32_t parent);
 /* Forget frames from n_frame on. */
 void gr__frames_cut(struct grammar_state *s, int32_t n_frame);
+
+/* ---- lists of items that differ (grammar_unique.c) ---- */
+
+/* Texts that lead from each state to an end; the caller frees. NULL: no memory. */
+int32_t *gr__texts(const struct dfa *d);
+int32_t gr__keys(const struct grammar_state *s, uint64_t newest); /* of a list */
+/* A key that ends at s->pos: 0 and the frame to go on with; ERR_INVAL: it was there before; ERR_NOMEM, ERR_LIMIT. */
+int gr__key_end(struct grammar_state *s, const struct gthread *t, int32_t *frame);
+int32_t gr__key_any(struct grammar_state *s, const struct gthread *t); /* as if some new one */
+/* Whether the key that stands at s->pos can still become a new one. */
+bool gr__key_alive(const struct grammar_state *s, const struct gthread *t);
+uint64_t gr__key_hash(const struct grammar_state *s,
+                      const struct gthread *t); /* for masks that are kept */
+/* Take the tokens out of bits that would end the key as one that was there. */
+void gr__key_forbid(const struct grammar_state *s, const struct gthread *t, uint32_t *bits);
+/* Write the bytes that lead to a trie node behind the text; how many. */
+int32_t gr__trie_path(struct grammar_state *s, uint32_t node);
+int gr__text_room(struct grammar_state *s, size_t n); /* for n more bytes and a walk */
 
 #endif

@@ -35,6 +35,7 @@ static int walk(struct grammar_state *s, uint32_t at, const struct gconfig *c, i
     for (uint32_t i = at + 1; i < v->node[at].end; i = v->node[i].end) {
         const struct trie_node *d = &v->node[i];
         s->visits++;
+        s->pos = s->base + level;
         int rc = gr__step(s, c, d->byte, to);
         if (rc)
             return rc;
@@ -125,6 +126,7 @@ static int add_exits(struct grammar_state *s, const struct gthread *t, const str
     if (!m->n_exit)
         return 0;
     gr__config_begin(s, next);
+    s->pos = s->base = s->len; /* what the terminal took is of no list */
     int rc = gr__enter(s, next, s->g->node[t->node].next, 0, t->frame);
     if (many)
         first_bytes(s, next, first);
@@ -138,6 +140,56 @@ static int add_exits(struct grammar_state *s, const struct gthread *t, const str
     return rc;
 }
 
+/* A key goes on as any terminal does, but not to where it would be one that was there; where few texts are left, each byte is tried. */
+static int add_key(struct grammar_state *s, const struct gthread *t, uint32_t *bits)
+{
+    struct grammar_vocab *v = s->g->v;
+    const struct gnode *n = &s->g->node[t->node];
+    struct term *term = s->g->term[n->a];
+    struct gconfig *next = &s->tmp;
+    bool first[256], own;
+    int rc = 0;
+    s->base = s->pos = s->len;
+    if (term->texts[t->state] != GR_INF) {
+        struct gthread *one = next->t; /* a list of its own, as walk() does not touch tmp */
+        if (!next->cap && !(one = mem_alloc(64 * sizeof *one)))
+            return ERR_NOMEM;
+        next->cap = next->cap ? next->cap : 64;
+        next->t = one;
+        next->t[0] = *t;
+        next->n = 1;
+        return walk(s, 0, next, 0, bits);
+    }
+    const struct lmask *m = gr__lmask(v, term, t->state, &own, &s->visits);
+    if (!m)
+        return ERR_NOMEM;
+    memcpy(s->scratch, m->bits, v->n_word * 4);
+    gr__key_forbid(s, t, s->scratch);
+    or_bits(bits, s->scratch, v->n_word);
+    int32_t frame = gr__key_any(s, t);
+    gr__config_begin(s, next);
+    rc = frame < 0 ? frame : gr__enter(s, next, n->next, 0, frame);
+    first_bytes(s, next, first);
+    for (size_t i = 0; i < m->n_exit && !rc; i++) {
+        s->visits++;
+        if (!any_child(v, m->exit[i].node, first))
+            continue;
+        s->base = s->pos = s->len + gr__trie_path(s, m->exit[i].node);
+        if ((rc = gr__key_end(s, t, &frame)) == ERR_INVAL) {
+            rc = 0;
+            continue;
+        }
+        gr__config_begin(s, next);
+        if (!rc)
+            rc = gr__enter(s, next, n->next, 0, frame);
+        if (!rc)
+            rc = walk(s, m->exit[i].node, next, 0, bits);
+    }
+    if (own)
+        gr__lmask_free((struct lmask *)m);
+    return rc;
+}
+
 static int compute(struct grammar_state *s, uint32_t *bits)
 {
     int rc = 0;
@@ -147,6 +199,10 @@ static int compute(struct grammar_state *s, uint32_t *bits)
     for (int32_t i = 0; i < s->now.n && !rc; i++) {
         const struct gthread *t = &s->now.t[i];
         bool own;
+        if (s->g->node[t->node].n) {
+            rc = add_key(s, t, bits);
+            continue;
+        }
         struct room r = room_of(s, t);
         struct term *term = s->g->term[s->g->node[t->node].a];
         const struct lmask *m = gr__lmask(s->g->v, term, t->state, &own, &s->visits);
@@ -177,6 +233,8 @@ static uint64_t config_key(const struct grammar_state *s)
         h = hash_u64(h ^ (uint64_t)(uint32_t)t->node << 32 ^ (uint64_t)t->state << 16);
         h = hash_u64(h ^ s->frame[t->frame].hash);
         h = hash_u64(h ^ (uint64_t)(uint32_t)r.most << 32 ^ (uint32_t)r.least);
+        if (s->g->node[t->node].n)
+            h = hash_u64(h ^ gr__key_hash(s, t));
     }
     return h | 1;
 }

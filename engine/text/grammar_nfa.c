@@ -221,6 +221,8 @@ static void build(struct nfa *a, gr_expr e, int32_t from, int32_t to)
         edge(a, from, (struct nfa_edge){.eps = EPS_EOL, .to = to});
         break;
     case X_SET:
+    case X_KEY:
+    case X_UNIQUE:
         gr_fail(a->b, ERR_UNSUPPORTED, "a set of members is not a regular expression");
         break;
     default: /* X_NEVER */

@@ -52,10 +52,20 @@ static int rebucket(struct grammar_state *s)
     return 0;
 }
 
-/* The frame of this content; < 0 on failure. */
-static int32_t frame_get(struct grammar_state *s, int32_t node, uint64_t val, int32_t parent)
+/* Frames of lists are told apart by what their keys are, not by where they stand. */
+static uint64_t val_hash(const struct grammar_state *s, int32_t node, uint64_t val)
 {
-    uint64_t h = frame_hash(node, val, s->frame[parent].hash);
+    return s->g->unique && s->g->node[node].kind == N_UNIQUE ? s->frame[val].hash : val;
+}
+
+int32_t gr__frame_get(struct grammar_state *s, int32_t node, uint64_t val, int32_t parent)
+{
+    return gr__frame(s, node, val, parent,
+                     frame_hash(node, val_hash(s, node, val), s->frame[parent].hash));
+}
+
+int32_t gr__frame(struct grammar_state *s, int32_t node, uint64_t val, int32_t parent, uint64_t h)
+{
     int32_t *head = &s->bucket[h & (uint64_t)(s->n_bucket - 1)];
     for (int32_t i = *head; i; i = s->frame[i].chain) {
         const struct gframe *f = &s->frame[i];
@@ -85,6 +95,11 @@ void gr__frames_cut(struct grammar_state *s, int32_t n_frame)
     }
 }
 
+static bool is_list(const struct grammar_state *s, const struct gframe *f)
+{
+    return f->node >= 0 && s->g->unique && s->g->node[f->node].kind == N_UNIQUE;
+}
+
 /* Drop frames that no thread of `now` stands on. Parents come before children, so one pass each way does. */
 static int compact(struct grammar_state *s)
 {
@@ -94,13 +109,18 @@ static int compact(struct grammar_state *s)
     for (int32_t i = 0; i < s->now.n; i++)
         to[s->now.t[i].frame] = 1;
     for (int32_t i = s->n_frame - 1; i > 0; i--)
-        if (to[i])
+        if (to[i]) {
             to[s->frame[i].parent] = 1;
+            if (is_list(s, &s->frame[i]))
+                to[s->frame[i].val] = 1;
+        }
     to[0] = 0;
     for (int32_t i = 1; i < s->n_frame; i++)
         if (to[i]) {
             struct gframe f = s->frame[i];
             f.parent = to[f.parent];
+            if (is_list(s, &f))
+                f.val = (uint64_t)to[f.val];
             to[i] = n;
             s->frame[n++] = f;
         }
@@ -196,7 +216,7 @@ static int enter_count(struct grammar_state *s, const struct gnode *n, const str
     if (n->max == GR_INF && next > min) /* from here on all counts are alike */
         next = min;
     if (!rc && (n->max == GR_INF || at->val < (uint64_t)n->max))
-        rc = push(s, n->a, 0, frame_get(s, at->node, next, at->frame));
+        rc = push(s, n->a, 0, gr__frame_get(s, at->node, next, at->frame));
     return rc;
 }
 
@@ -211,8 +231,18 @@ static int enter_set(struct grammar_state *s, const struct gnode *n, const struc
         if (at->val & bit || (!(n->must & bit) && used + wanted >= n->max))
             continue;
         int32_t kid = s->g->kid[n->a + 2 * i + (used > 0)];
-        rc = push(s, kid, 0, frame_get(s, at->node, at->val | bit, at->frame));
+        rc = push(s, kid, 0, gr__frame_get(s, at->node, at->val | bit, at->frame));
     }
+    return rc;
+}
+
+static int enter_unique(struct grammar_state *s, const struct gnode *n, const struct gr_seen *at)
+{
+    int32_t have = gr__keys(s, at->val);
+    int rc = have >= n->min ? push(s, n->next, 0, at->frame) : 0;
+    if (!rc && have < n->max)
+        rc = push(s, s->g->kid[n->a + (have > 0)], 0,
+                  gr__frame_get(s, at->node, at->val, at->frame));
     return rc;
 }
 
@@ -223,8 +253,9 @@ static int enter_term(struct grammar_state *s, struct gconfig *c, const struct g
     int rc = 0;
     if (t->d->accept[0] & DFA_ACCEPT && n->min == 0)
         rc = push(s, n->next, 0, at->frame);
-    if (!rc && t->d->accept[0] & DFA_OUT)
-        rc = add_thread(s, c, (struct gthread){.node = at->node, .frame = at->frame});
+    struct gthread th = {.node = at->node, .frame = at->frame, .count = n->n ? s->pos : 0};
+    if (!rc && t->d->accept[0] & DFA_OUT && (!n->n || gr__key_alive(s, &th)))
+        rc = add_thread(s, c, th);
     return rc;
 }
 
@@ -239,7 +270,7 @@ static int enter_one(struct grammar_state *s, struct gconfig *c, const struct gr
     case N_CALL: /* a call at a rule's end returns to where the rule does */
         if (s->g->node[n->next].kind == N_RET)
             return push(s, n->a, 0, at->frame);
-        return push(s, n->a, 0, frame_get(s, n->next, 0, at->frame));
+        return push(s, n->a, 0, gr__frame_get(s, n->next, 0, at->frame));
     case N_ALT:
         for (int32_t i = n->n; i-- > 0 && !rc;)
             rc = push(s, s->g->kid[n->a + i], 0, at->frame);
@@ -248,6 +279,8 @@ static int enter_one(struct grammar_state *s, struct gconfig *c, const struct gr
         return enter_count(s, n, at);
     case N_SET:
         return enter_set(s, n, at);
+    case N_UNIQUE:
+        return enter_unique(s, n, at);
     default:
         if (!at->frame) {
             c->may_end = true;
@@ -274,6 +307,8 @@ int gr__step(struct grammar_state *s, const struct gconfig *c, uint8_t byte, str
 {
     int rc = 0;
     gr__config_begin(s, out);
+    if (s->g->unique)
+        s->text[s->pos++] = (char)byte;
     for (int32_t i = 0; i < c->n && !rc; i++) {
         struct gthread t = c->t[i];
         const struct gnode *n = &s->g->node[t.node];
@@ -291,9 +326,15 @@ int gr__step(struct grammar_state *s, const struct gconfig *c, uint8_t byte, str
             end = end && t.count >= n->min;
             more = more && !(n->max != GR_INF && acc & DFA_CHAR && t.count >= n->max);
         }
-        if (end)
-            rc = gr__enter(s, out, n->next, 0, t.frame);
         t.state = to;
+        int32_t frame = t.frame;
+        if (end && n->n && (rc = gr__key_end(s, &t, &frame)) == ERR_INVAL) {
+            end = false;
+            rc = 0;
+        }
+        if (end && !rc)
+            rc = gr__enter(s, out, n->next, 0, frame);
+        more = more && (!n->n || gr__key_alive(s, &t));
         if (more && !rc)
             rc = add_thread(s, out, t);
     }
@@ -311,7 +352,8 @@ int grammar_state_open(struct grammar_state **out, struct grammar *g)
     s->n_seen = 256;
     s->seen = mem_calloc(s->n_seen, sizeof *s->seen);
     s->scratch = mem_alloc(g->v->n_word * 4 + 1);
-    int rc = s->seen && s->scratch && grow(&s->frame, 1, &s->cap_frame, sizeof *s->frame)
+    int rc = s->seen && s->scratch && !gr__text_room(s, 0) &&
+                     grow(&s->frame, 1, &s->cap_frame, sizeof *s->frame)
                  ? 0
                  : ERR_NOMEM;
     if (!rc) {
@@ -344,6 +386,7 @@ void grammar_state_close(struct grammar_state *s)
     free(s->seen);
     free(s->todo);
     free(s->scratch);
+    free(s->text);
     grammar_unref(s->g);
     free(s);
 }
@@ -357,9 +400,13 @@ int grammar_accept(struct grammar_state *s, int32_t token)
     uint32_t n = v->off[token + 1] - v->off[token];
     int32_t n_frame = s->n_frame;
     const struct gconfig *from = &s->now;
+    int rc = gr__text_room(s, n);
+    if (rc)
+        return rc;
+    s->pos = s->len;
     for (uint32_t i = 0; i < n; i++) {
         struct gconfig *to = &s->level[i % 2];
-        int rc = gr__step(s, from, (uint8_t)p[i], to);
+        rc = gr__step(s, from, (uint8_t)p[i], to);
         if (!rc && !to->n && !(to->may_end && i + 1 == n))
             rc = ERR_INVAL;
         if (rc) {
@@ -371,6 +418,7 @@ int grammar_accept(struct grammar_state *s, int32_t token)
     struct gconfig last = s->level[(n - 1) % 2];
     s->level[(n - 1) % 2] = s->now;
     s->now = last;
+    s->len += s->g->unique ? (int32_t)n : 0;
     return s->n_frame > COMPACT_AT ? compact(s) : 0;
 }
 

@@ -132,6 +132,7 @@ static void term_free(struct term *t)
         gr__lmask_free(t->l1[i]);
     free(t->l1);
     free(t->rest);
+    free(t->texts);
     gr__dfa_free(t->d);
     free(t);
 }
@@ -212,6 +213,16 @@ int32_t gr__term_least(const struct dfa *d)
     int32_t r = rest && d->n_state ? rest[0] : INT32_MAX;
     free(rest);
     return r;
+}
+
+int gr__term_texts(struct grammar_vocab *v, struct term *t)
+{
+    pthread_mutex_lock(&v->lock);
+    if (!t->texts)
+        t->texts = gr__texts(t->d);
+    int rc = t->texts ? 0 : ERR_NOMEM;
+    pthread_mutex_unlock(&v->lock);
+    return rc;
 }
 
 struct term *gr__term_get(struct grammar_vocab *v, struct dfa *d, bool counted)

@@ -270,6 +270,54 @@ static void test_schema_basics(void **state)
           S("[]", "[1]", "[\"x\",1]"), S("[1,1]", "[2]"));
 }
 
+static void refuses(const char *kind, const char *source, const char *why)
+{
+    json_t *job = strcmp(kind, "schema") == 0
+                      ? json_pack("{s:o}", kind, json_loads(source, JSON_DECODE_ANY, NULL))
+                      : json_pack("{s:s}", kind, source);
+    struct grammar *g;
+    struct schema_err e;
+    assert_non_null(job);
+    if (!compile(job, &g, &e))
+        fail_msg("%s compiles", source);
+    if (!strstr(e.err.text, why) && !strstr(e.where, why))
+        fail_msg("%s: %s (%s), not %s", source, e.err.text, e.where, why);
+    json_decref(job);
+}
+
+static void test_unique(void **state)
+{
+    (void)state;
+    check("schema", "{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"uniqueItems\":true}",
+          S("[]", "[\"a\", \"\", \"aa\"]", "[\"1\",\"2\",\"12\"]"),
+          S("[\"a\",\"a\"]", "[\"a\",\"b\", \"a\"]", "[\"\",\"\"]", "[1]"));
+    check("schema",
+          "{\"type\":\"array\",\"items\":{\"type\":\"integer\",\"minimum\":1,\"maximum\":100},"
+          "\"uniqueItems\":true,\"minItems\":2}",
+          S("[1,12]", "[100,10,1]"), S("[1]", "[1,1]", "[12,1,12]"));
+    check("schema", "{\"type\":\"array\",\"items\":{\"type\":\"number\"},\"uniqueItems\":true}",
+          S("[1,1.5,-0.5]"), S("[1,1.0]", "[0.5,0.50]", "[-0]"));
+    /* all of them, and no more */
+    check("schema",
+          "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[ab]{2}$\"},"
+          "\"uniqueItems\":true,\"minItems\":4}",
+          S("[\"aa\",\"bb\",\"ab\",\"ba\"]"),
+          S("[\"aa\",\"bb\",\"ab\"]", "[\"aa\",\"bb\",\"ab\",\"ab\"]"));
+    /* objects by a member; a list in a list has keys of its own */
+    check("schema",
+          "{\"$defs\":{\"n\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":\"string\"},"
+          "\"kids\":{"
+          "\"type\":\"array\",\"uniqueItems\":true,\"items\":{\"$ref\":\"#/$defs/"
+          "n\"}}},\"required\":[\"id\"],"
+          "\"additionalProperties\":false}},\"$ref\":\"#/$defs/n\"}",
+          S("{\"id\":\"a\",\"kids\":[{\"id\":\"a\",\"kids\":[{\"id\":\"a\"}]},{\"id\":\"b\"}]}"),
+          S("{\"id\":\"a\",\"kids\":[{\"id\":\"q\",\"kids\":[{\"id\":\"b\"}]},{\"id\":\"q\"}]}"));
+    refuses("schema",
+            "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"pattern\":\"^[ab]$\"},"
+            "\"uniqueItems\":true,\"minItems\":3}",
+            "no text fits");
+}
+
 static void test_gbnf(void **state)
 {
     (void)state;
@@ -296,21 +344,6 @@ static void test_lark(void **state)
           S("SELECT a", "select a,b,c", "Select *"), S("select", "select a,b,c,d"));
 }
 
-static void refuses(const char *kind, const char *source, const char *why)
-{
-    json_t *job = strcmp(kind, "schema") == 0
-                      ? json_pack("{s:o}", kind, json_loads(source, JSON_DECODE_ANY, NULL))
-                      : json_pack("{s:s}", kind, source);
-    struct grammar *g;
-    struct schema_err e;
-    assert_non_null(job);
-    if (!compile(job, &g, &e))
-        fail_msg("%s compiles", source);
-    if (!strstr(e.err.text, why) && !strstr(e.where, why))
-        fail_msg("%s: %s (%s), not %s", source, e.err.text, e.where, why);
-    json_decref(job);
-}
-
 static void test_refused(void **state)
 {
     (void)state;
@@ -328,7 +361,8 @@ static void test_refused(void **state)
     refuses("schema", "{\"type\":\"strnig\"}", "'type'");
     refuses("schema", "{\"properties\":{\"s\":{\"pattern\":\"^[a-z$\"}}}", "properties.s.pattern");
     refuses("schema", "{\"$ref\":\"#/$defs/nowhere\"}", "$ref");
-    refuses("schema", "{\"type\":\"array\",\"uniqueItems\":true}", "uniqueItems");
+    refuses("schema", "{\"type\":\"array\",\"items\":{\"type\":\"object\"},\"uniqueItems\":true}",
+            "uniqueItems");
     refuses("schema", "false", "no text fits");
     refuses("schema", "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no text fits");
     refuses("schema", "[]", "object or a boolean");
@@ -344,9 +378,9 @@ int main(int argc, char **argv)
         return rc;
     }
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_regex),   cmocka_unit_test(test_schema_basics),
-        cmocka_unit_test(test_gbnf),    cmocka_unit_test(test_lark),
-        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_regex),  cmocka_unit_test(test_schema_basics),
+        cmocka_unit_test(test_unique), cmocka_unit_test(test_gbnf),
+        cmocka_unit_test(test_lark),   cmocka_unit_test(test_refused),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
