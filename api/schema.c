@@ -257,9 +257,23 @@ static bool nothing_else(const struct conj *c)
 {
     return c->types == T_ALL && !c->values && !c->not_values.n && !c->has_lo && !c->has_hi &&
            !c->multiple.n && !c->min_len && c->max_len < 0 && !c->pattern.n && !c->not_pattern.n &&
-           !c->format.n && !c->array.n && !c->min_items && c->max_items < 0 && !c->unique &&
-           !c->contains.n && !c->object.n && !c->required.n && !c->names.n && !c->min_props &&
-           c->max_props < 0;
+           !c->format.n && !c->not_format.n && !c->array.n && !c->min_items && c->max_items < 0 &&
+           !c->unique && !c->contains.n && !c->object.n && !c->required.n && !c->names.n &&
+           !c->min_props && c->max_props < 0;
+}
+
+/* c without its last choice and with this alternative of it. */
+static gr_expr branch(struct sc *s, const struct conj *c, const json_t *alt, bool alone)
+{
+    if (alone) {
+        struct list one = {0};
+        return sc__add(s, &one, alt) ? sc__set(s, &one) : GR_FAIL;
+    }
+    struct conj *with = sc__conj_copy(s, c);
+    if (!with)
+        return GR_FAIL;
+    with->n_choice--;
+    return sc__flatten(s, with, alt) ? GR_FAIL : sc__expand(s, with);
 }
 
 gr_expr sc__expand(struct sc *s, struct conj *c)
@@ -270,7 +284,7 @@ gr_expr sc__expand(struct sc *s, struct conj *c)
         return gr_never(s->b);
     if (!c->n_choice)
         return sc__conj(s, c);
-    int most = s->o->max_branches ? s->o->max_branches : 512;
+    int most = s->o->max_branches ? s->o->max_branches : 4096;
     struct choice ch = c->choice[c->n_choice - 1];
     if (ch.exclusive && make_exclusive(s, &ch))
         return GR_FAIL;
@@ -278,25 +292,30 @@ gr_expr sc__expand(struct sc *s, struct conj *c)
     if (!kid)
         return sc__fail(s, ERR_LIMIT, NULL, "the schema takes too much memory");
     bool alone = c->n_choice == 1 && !c->key && nothing_else(c);
+    size_t n = 0;
+    struct err why = {0};
+    struct schema_err first = {0};
     for (int i = 0; i < ch.alt.n; i++) {
-        if (alone) {
-            struct list one = {0};
-            if (!sc__add(s, &one, ch.alt.v[i]))
-                return GR_FAIL;
-            kid[i] = sc__set(s, &one);
+        size_t mark = s->path_len;
+        int depth = s->depth;
+        if (!alone && ++s->branches > most)
+            return sc__fail(s, ERR_LIMIT, "anyOf", "over %d combinations of branches", most);
+        gr_expr e = branch(s, c, ch.alt.v[i], alone);
+        if (e == GR_FAIL && ch.lenient && gr_failed(s->b, &why) == ERR_UNSUPPORTED) {
+            if (!first.err.code)
+                first = *s->e, first.err = why;
+            gr_forgive(s->b);
+            sc__leave(s, mark);
+            s->depth = depth;
             continue;
         }
-        if (++s->branches > most)
-            return sc__fail(s, ERR_LIMIT, "anyOf", "over %d combinations of branches", most);
-        struct conj *with = sc__conj_copy(s, c);
-        if (!with)
-            return GR_FAIL;
-        with->n_choice--;
-        if (sc__flatten(s, with, ch.alt.v[i]))
-            return GR_FAIL;
-        kid[i] = sc__expand(s, with);
+        kid[n++] = e;
     }
-    return gr_alt(s->b, kid, (size_t)ch.alt.n);
+    if (!n && first.err.code) {
+        *s->e = first;
+        return gr_fail(s->b, first.err.code, "%s", first.err.text);
+    }
+    return gr_alt(s->b, kid, n);
 }
 
 /* ---- sets ---- */
@@ -350,13 +369,15 @@ gr_expr sc__set(struct sc *s, const struct list *items)
     if (++s->depth > most)
         return sc__fail(s, ERR_LIMIT, NULL, "schemas are nested over %d deep", most);
     struct conj *c = sc__conj_new(s);
-    for (int i = 0; c && i < m->key.n; i++)
-        if (sc__flatten(s, c, m->key.v[i]))
-            return GR_FAIL;
-    gr_expr e = c ? sc__expand(s, c) : GR_FAIL;
+    bool ok = c != NULL;
+    for (int i = 0; ok && i < m->key.n; i++)
+        ok = sc__flatten(s, c, m->key.v[i]) == 0;
+    gr_expr e = ok ? sc__expand(s, c) : GR_FAIL;
     s->depth--;
-    if (e == GR_FAIL)
+    if (e == GR_FAIL) { /* who comes again shall hear why */
+        m->rule = GR_FAIL;
         return GR_FAIL;
+    }
     gr_rule_set(s->b, m->rule, e);
     return m->rule;
 }

@@ -10,7 +10,7 @@
 struct schema_opts {  /* zero = default */
     bool compact;     /* no white space between JSON tokens; else a little is allowed */
     int max_depth;    /* nesting of schemas; 128 */
-    int max_branches; /* combinations of anyOf, oneOf, ... that are merged; 512 */
+    int max_branches; /* combinations of anyOf, oneOf, ... that are merged; 4096 */
 };
 
 /* Where and why a schema was refused. */

@@ -39,9 +39,9 @@ struct conj *sc__conj_copy(struct sc *s, const struct conj *c)
         return NULL;
     if (c->n_choice)
         memcpy(r->choice, c->choice, (size_t)c->n_choice * sizeof *r->choice);
-    struct list *all[] = {&r->not_values, &r->multiple, &r->pattern,  &r->not_pattern,
-                          &r->format,     &r->array,    &r->contains, &r->object,
-                          &r->required,   &r->names,    &r->seen};
+    struct list *all[] = {&r->not_values, &r->multiple,   &r->pattern, &r->not_pattern,
+                          &r->format,     &r->not_format, &r->array,   &r->contains,
+                          &r->object,     &r->required,   &r->names,   &r->seen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!list_copy(s, all[i]))
             return NULL;
@@ -322,6 +322,11 @@ static int kw_not_pattern(struct kw *k)
     return done(sc__add(k->s, &k->c->not_pattern, k->v));
 }
 
+static int kw_not_format(struct kw *k)
+{
+    return done(sc__add(k->s, &k->c->not_format, k->v));
+}
+
 static int kw_not_enum(struct kw *k)
 {
     return done(sc__add(k->s, &k->c->not_values, k->v));
@@ -385,6 +390,39 @@ static int kw_ref(struct kw *k)
     return to ? sc__flatten(k->s, k->c, to) : ERR_INVAL;
 }
 
+/* Whether a part of the schema has an address of its own. */
+static bool has_inner_id(const json_t *at, int depth)
+{
+    const char *key;
+    json_t *v;
+    if (depth > 100)
+        return true;
+    if (json_is_array(at))
+        for (size_t i = 0; i < json_array_size(at); i++)
+            if (has_inner_id(json_array_get(at, i), depth + 1))
+                return true;
+    if (!json_is_object(at))
+        return false;
+    if (depth && json_is_string(json_object_get(at, "$id")))
+        return true;
+    json_object_foreach((json_t *)at, key, v)
+    {
+        if (strcmp(key, "enum") != 0 && strcmp(key, "const") != 0 && has_inner_id(v, depth + 1))
+            return true;
+    }
+    return false;
+}
+
+/* Where the whole schema is one document the outermost anchor is the only one, and the reference is a plain one. */
+static int kw_dynamic(struct kw *k)
+{
+    if (has_inner_id(k->s->root, 0)) {
+        sc__fail(k->s, ERR_UNSUPPORTED, k->key, "beside an inner '$id' is not supported");
+        return ERR_UNSUPPORTED;
+    }
+    return kw_ref(k);
+}
+
 static int kw_all(struct kw *k)
 {
     int rc = 0;
@@ -395,9 +433,10 @@ static int kw_all(struct kw *k)
     return rc;
 }
 
-static int add_choice(struct sc *s, struct conj *c, const json_t *alts, bool exclusive)
+static int add_choice(struct sc *s, struct conj *c, const json_t *alts, const char *key)
 {
-    struct choice ch = {.exclusive = exclusive};
+    struct choice ch = {.exclusive = strcmp(key, "oneOf") == 0,
+                        .lenient = strcmp(key, KEY_SOME_OF) == 0};
     for (size_t i = 0; i < json_array_size(alts); i++)
         if (!sc__add(s, &ch.alt, json_array_get(alts, i)))
             return ERR_NOMEM;
@@ -423,7 +462,7 @@ static int kw_choice(struct kw *k)
 {
     if (!json_is_array(k->v) || !json_array_size(k->v))
         return bad(k, "a non-empty array of schemas");
-    return add_choice(k->s, k->c, k->v, strcmp(k->key, "oneOf") == 0);
+    return add_choice(k->s, k->c, k->v, k->key);
 }
 
 static int flatten_made(struct kw *k, json_t *made)
@@ -545,11 +584,12 @@ static const struct {
     {"minProperties", kw_size},
     {"maxProperties", kw_size},
     {"$ref", kw_ref},
-    {"$dynamicRef", kw_refuse},
-    {"$recursiveRef", kw_refuse},
+    {"$dynamicRef", kw_dynamic},
+    {"$recursiveRef", kw_dynamic},
     {"allOf", kw_all},
     {"anyOf", kw_choice},
     {"oneOf", kw_choice},
+    {KEY_SOME_OF, kw_choice},
     {"if", kw_if},
     {"not", kw_not},
     {"dependentRequired", kw_depend},
@@ -561,11 +601,12 @@ static const struct {
     {"disallow", kw_refuse},
     {KEY_NOT_ENUM, kw_not_enum},
     {KEY_NOT_PATTERN, kw_not_pattern},
+    {KEY_NOT_FORMAT, kw_not_format},
 };
 
 int sc__flatten(struct sc *s, struct conj *c, const json_t *schema)
 {
-    if (gr_failed(s->b, NULL))
+    if (gr_failed(s->b, NULL) || (++s->calls % 32 == 0 && !gr_in_time(s->b)))
         return ERR_INVAL;
     if (json_is_true(schema))
         return 0;

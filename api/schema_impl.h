@@ -23,6 +23,9 @@ enum schema_type {
 /* Keywords of our own in synthetic schemas. */
 #define KEY_NOT_ENUM    "\001not_enum"
 #define KEY_NOT_PATTERN "\001not_pattern"
+#define KEY_NOT_FORMAT  "\001not_format"
+/* anyOf of what a negation leaves: an alternative that is not supported is left out. */
+#define KEY_SOME_OF "\001some_of"
 
 struct list { /* of json_t * or of conj parts; arena memory */
     const json_t **v;
@@ -32,6 +35,7 @@ struct list { /* of json_t * or of conj parts; arena memory */
 struct choice {
     struct list alt;
     bool exclusive; /* oneOf */
+    bool lenient;   /* KEY_SOME_OF */
 };
 
 struct conj {
@@ -43,7 +47,7 @@ struct conj {
     bool has_lo, has_hi, lo_open, hi_open;
     struct list multiple;     /* numbers */
     int64_t min_len, max_len; /* characters; max -1 = none; likewise below */
-    struct list pattern, not_pattern, format;
+    struct list pattern, not_pattern, format, not_format;
     struct list array; /* schemas with prefixItems, items, additionalItems */
     int64_t min_items, max_items;
     bool unique;
@@ -77,6 +81,7 @@ struct sc {
     char path[1024];
     size_t path_len;
     int depth, branches;
+    unsigned calls;                      /* of sc__flatten */
     gr_expr ws, any, any_object, string; /* GR_FAIL until made */
     int32_t key_count;                   /* texts of the last list's keys; GR_INF */
 };

@@ -4,6 +4,8 @@
 
 #include "api/schema_impl.h"
 
+#define PAIRS_MAX 8 /* branches of oneOf, of which two may hold */
+
 static void add(json_t *alts, json_t *made)
 {
     if (made)
@@ -90,6 +92,77 @@ static void not_any(json_t *alts, const json_t *v)
     add(alts, json_pack("{s:o}", "allOf", all));
 }
 
+/* None of them, or two. */
+static void not_one(json_t *alts, const json_t *v)
+{
+    size_t n = json_array_size(v);
+    not_any(alts, v);
+    for (size_t i = 0; i < n && n <= PAIRS_MAX; i++)
+        for (size_t k = 0; k < i; k++)
+            add(alts, json_pack("{s:[O,O]}", "allOf", json_array_get(v, i), json_array_get(v, k)));
+}
+
+/* Keywords that look at others of their schema, or say something of parts. */
+static bool of_parts(json_t *alts, const json_t *schema, const char *key, json_t *v)
+{
+    const char *name;
+    json_t *x;
+    if (strcmp(key, "items") == 0 && !json_is_array(v) && !json_object_get(schema, "prefixItems")) {
+        add(alts, json_pack("{s:s,s:{s:O}}", "type", "array", "contains", "not", v));
+    } else if (strcmp(key, "contains") == 0 && !json_object_get(schema, "minContains") &&
+               !json_object_get(schema, "maxContains")) {
+        add(alts, json_pack("{s:s,s:{s:O}}", "type", "array", "items", "not", v));
+    } else if (strcmp(key, "additionalProperties") == 0 && json_is_false(v) &&
+               !json_object_get(schema, "patternProperties")) {
+        /* more members than are known */
+        json_int_t n = (json_int_t)json_object_size(json_object_get(schema, "properties"));
+        add(alts, json_pack("{s:s,s:I}", "type", "object", "minProperties", n + 1));
+    } else if (strcmp(key, "if") == 0) {
+        json_t *yes = json_object_get(schema, "then"), *no = json_object_get(schema, "else");
+        if (yes)
+            add(alts, json_pack("{s:[O,{s:O}]}", "allOf", v, "not", yes));
+        if (no)
+            add(alts, json_pack("{s:[{s:O},{s:O}]}", "allOf", "not", v, "not", no));
+    } else if (strncmp(key, "depende", 7) == 0) {
+        json_object_foreach(v, name, x)
+        {
+            json_t *asks = json_is_array(x) ? json_pack("{s:O}", "required", x) : json_incref(x);
+            add(alts,
+                json_pack("{s:s,s:[s],s:o}", "type", "object", "required", name, "not", asks));
+        }
+    } else {
+        return false;
+    }
+    return true;
+}
+
+/* Keywords that allow or forbid something, but whose negation is left out. */
+static bool asserts(const char *key)
+{
+    static const char *const all[] = {"multipleOf",
+                                      "uniqueItems",
+                                      "patternProperties",
+                                      "propertyNames",
+                                      "additionalProperties",
+                                      "additionalItems",
+                                      "prefixItems",
+                                      "items",
+                                      "contains",
+                                      "$dynamicRef",
+                                      "$recursiveRef",
+                                      "unevaluatedProperties",
+                                      "unevaluatedItems",
+                                      "extends",
+                                      "disallow",
+                                      "divisibleBy",
+                                      KEY_SOME_OF,
+                                      NULL};
+    for (int i = 0; all[i]; i++)
+        if (strcmp(all[i], key) == 0)
+            return true;
+    return false;
+}
+
 static void one_keyword(json_t *alts, const char *key, json_t *v)
 {
     if (strcmp(key, "type") == 0)
@@ -110,6 +183,10 @@ static void one_keyword(json_t *alts, const char *key, json_t *v)
         not_all(alts, v);
     else if (strcmp(key, "anyOf") == 0)
         not_any(alts, v);
+    else if (strcmp(key, "oneOf") == 0)
+        not_one(alts, v);
+    else if (strcmp(key, "format") == 0 && json_is_string(v) && sc__format(json_string_value(v)))
+        add(alts, json_pack("{s:s,s:O}", "type", "string", KEY_NOT_FORMAT, v));
     else if (strcmp(key, "not") == 0)
         json_array_append(alts, v);
     else
@@ -120,6 +197,7 @@ const json_t *sc__negate(struct sc *s, const json_t *schema, int depth)
 {
     const char *key;
     json_t *v, *alts;
+    bool asserted = false;
     if (json_is_boolean(schema))
         return sc__keep(s, json_boolean(json_is_false(schema)));
     if (!json_is_object(schema) || depth > 16)
@@ -134,13 +212,15 @@ const json_t *sc__negate(struct sc *s, const json_t *schema, int depth)
             const json_t *no = to ? sc__negate(s, to, depth + 1) : NULL;
             if (no)
                 json_array_append(alts, (json_t *)no);
-        } else {
+            asserted = true;
+        } else if (!of_parts(alts, schema, key, v)) {
             one_keyword(alts, key, v);
         }
+        asserted |= asserts(key);
     }
     if (!alts || !json_array_size(alts)) {
-        json_decref(alts);
-        return NULL;
+        json_decref(alts); /* what allows everything, negated, allows nothing */
+        return alts && !asserted ? sc__keep(s, json_false()) : NULL;
     }
-    return sc__keep(s, json_pack("{s:o}", "anyOf", alts));
+    return sc__keep(s, json_pack("{s:o}", KEY_SOME_OF, alts));
 }

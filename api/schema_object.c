@@ -4,7 +4,8 @@
 #include "api/schema_impl.h"
 
 #define MEMBERS_MAX  4000
-#define PATTERNS_MAX 3
+#define PATTERNS_MAX 32
+#define CLASSES_MAX  64    /* of keys by the patterns that they match */
 #define COUNT_MAX    20000 /* states of counting members */
 
 struct member {
@@ -181,50 +182,75 @@ static int build_member(struct obj *o, struct member *m)
     return m->e == GR_FAIL ? ERR_INVAL : 0;
 }
 
-/* Keys that are no member's, and match just the patterns of `match`. */
-static gr_expr further_keys(struct obj *o, unsigned match)
+/* Keys that match just the patterns of `match`, without quotes. */
+struct key_class {
+    unsigned match;
+    gr_expr keys;
+};
+
+/* Keys that are no member's. */
+static gr_expr other_keys(struct obj *o)
 {
-    struct sc *s = o->s;
-    struct gr_builder *b = s->b;
-    gr_expr all = gr_repeat(b, gr_any(b, GR_JSON), 0, GR_INF), e = all, not = gr_never(b);
-    if (!o->n && !o->n_pattern && o->names == GR_FAIL)
-        return gr_lex(
-            b, gr_seq(b,
-                      (gr_expr[]){gr_str(b, "\""), gr_repeat(b, gr_any(b, GR_JSON_ALL), 0, GR_INF),
-                                  gr_str(b, "\"")},
-                      3));
+    struct gr_builder *b = o->s->b;
+    gr_expr all = gr_repeat(b, gr_any(b, GR_JSON), 0, GR_INF), not = gr_never(b);
+    gr_expr e = o->names == GR_FAIL ? all : o->names;
     for (int i = 0; i < o->n; i++)
-        not = gr_alt2(b, not, escaped(s, o->m[i].name, o->m[i].len));
-    for (int k = 0; k < o->n_pattern; k++) {
-        if (match >> k & 1)
-            e = e == all ? o->pattern_e[k] : gr_and(b, e, o->pattern_e[k]);
-        else
-            not = gr_alt2(b, not, o->pattern_e[k]);
-    }
-    if (o->names != GR_FAIL)
-        e = e == all ? o->names : gr_and(b, e, o->names);
-    if (o->n || (o->n_pattern && match + 1 != 1u << o->n_pattern))
-        e = gr_and(b, e, gr_not(b, not ));
-    if (gr_is_never(b, e) != 0)
+        not = gr_alt2(b, not, escaped(o->s, o->m[i].name, o->m[i].len));
+    return o->n ? gr_and(b, e, gr_not(b, not )) : e;
+}
+
+/* Each pattern splits the classes that are there in two; what is empty is dropped. < 0: failed. */
+static int classes_of(struct obj *o, struct key_class *k)
+{
+    struct gr_builder *b = o->s->b;
+    int n = 1;
+    k[0] = (struct key_class){0, other_keys(o)};
+    for (int p = 0; p < o->n_pattern; p++)
+        for (int i = 0, had = n; i < had; i++) {
+            gr_expr in = gr_and(b, k[i].keys, o->pattern_e[p]);
+            if (gr_is_never(b, in) != 0)
+                continue;
+            if (n == CLASSES_MAX) {
+                sc__fail(o->s, ERR_UNSUPPORTED, "patternProperties",
+                         "with over %d ways to match at once is not supported", CLASSES_MAX);
+                return -1;
+            }
+            k[n++] = (struct key_class){k[i].match | 1u << p, in};
+            k[i].keys = gr_and(b, k[i].keys, gr_not(b, o->pattern_e[p]));
+        }
+    return gr_failed(b, NULL) ? -1 : n;
+}
+
+static gr_expr quoted_keys(struct obj *o, gr_expr keys)
+{
+    struct gr_builder *b = o->s->b;
+    gr_expr quote = gr_str(b, "\"");
+    if (!o->n && !o->n_pattern && o->names == GR_FAIL) /* any key, in any spelling */
+        keys = gr_repeat(b, gr_any(b, GR_JSON_ALL), 0, GR_INF);
+    else if (gr_is_never(b, keys) != 0)
         return gr_failed(b, NULL) ? GR_FAIL : gr_never(b);
-    return gr_lex(b, gr_seq(b, (gr_expr[]){gr_str(b, "\""), e, gr_str(b, "\"")}, 3));
+    return gr_lex(b, gr_seq(b, (gr_expr[]){quote, keys, quote}, 3));
 }
 
 static int build_more(struct obj *o)
 {
     struct sc *s = o->s;
     gr_expr all = gr_never(s->b);
+    struct key_class k[CLASSES_MAX];
     bool any = false;
-    for (unsigned match = 0; match < 1u << o->n_pattern; match++) {
+    int n = classes_of(o, k);
+    if (n < 0)
+        return ERR_INVAL;
+    for (int i = 0; i < n; i++) {
         struct list set = {0};
-        if (schemas_of(o, NULL, match, &set))
+        if (schemas_of(o, NULL, k[i].match, &set))
             return ERR_LIMIT;
         if (set_never(&set))
             continue;
-        gr_expr key = further_keys(o, match);
+        gr_expr key = quoted_keys(o, k[i].keys);
         if (key == GR_FAIL)
             return ERR_INVAL;
-        size_t mark = sc__enter(s, match ? "patternProperties" : "additionalProperties", NULL);
+        size_t mark = sc__enter(s, k[i].match ? "patternProperties" : "additionalProperties", NULL);
         gr_expr value = sc__set(s, &set);
         sc__leave(s, mark);
         gr_expr one = gr_seq(s->b, (gr_expr[]){key, gr_str(s->b, ":"), sc__ws(s), value}, 4);
