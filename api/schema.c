@@ -183,8 +183,9 @@ gr_expr sc__conj(struct sc *s, const struct conj *c)
     for (int i = 0; i < c->not_values.n; i++) /* strings are done in sc__string_body */
         for (size_t k = 0; k < json_array_size(c->not_values.v[i]); k++) {
             const json_t *v = json_array_get(c->not_values.v[i], k);
-            if (!json_is_string(v) && sc__type_of(v) & c->types & ~(unsigned)(T_NULL | T_BOOL))
-                return sc__fail(s, ERR_UNSUPPORTED, "not", "of a number, an array or an object");
+            if (!json_is_string(v) && !json_is_number(v) &&
+                sc__type_of(v) & c->types & ~(unsigned)(T_NULL | T_BOOL))
+                return sc__fail(s, ERR_UNSUPPORTED, "not", "of an array or an object");
         }
     unsigned types = c->types;
     for (int i = 0; i < c->not_values.n; i++)
@@ -216,6 +217,27 @@ gr_expr sc__conj(struct sc *s, const struct conj *c)
 
 /* ---- choices ---- */
 
+/* What of a negation can be together with `one`. */
+static const json_t *without_never(struct sc *s, const json_t *one, const json_t *no)
+{
+    const json_t *alts = json_object_get(no, KEY_SOME_OF);
+    if (!alts)
+        return no;
+    json_t *left = json_array();
+    for (size_t i = 0; i < json_array_size(alts); i++) {
+        json_t *alt = json_array_get(alts, i);
+        bool never = sc__disjoint(s, one, alt, 0);
+        if (gr_failed(s->b, NULL) == ERR_UNSUPPORTED) { /* said where it is built */
+            gr_forgive(s->b);
+            never = false;
+        }
+        if (!never)
+            json_array_append(left, alt);
+    }
+    return sc__keep(s, json_array_size(left) ? json_pack("{s:o}", KEY_SOME_OF, left)
+                                             : (json_decref(left), json_false()));
+}
+
 /* oneOf: where two branches may match at once, each is taken without the others. */
 static int make_exclusive(struct sc *s, struct choice *ch)
 {
@@ -235,6 +257,8 @@ static int make_exclusive(struct sc *s, struct choice *ch)
                          k);
                 return ERR_UNSUPPORTED;
             }
+            if (!(no = without_never(s, one, no)))
+                return ERR_NOMEM;
             if (!all)
                 all = json_pack("[O]", one);
             if (!all || json_array_append(all, (json_t *)no)) {
@@ -257,9 +281,22 @@ static bool nothing_else(const struct conj *c)
 {
     return c->types == T_ALL && !c->values && !c->not_values.n && !c->has_lo && !c->has_hi &&
            !c->multiple.n && !c->min_len && c->max_len < 0 && !c->pattern.n && !c->not_pattern.n &&
-           !c->format.n && !c->not_format.n && !c->array.n && !c->min_items && c->max_items < 0 &&
-           !c->unique && !c->contains.n && !c->object.n && !c->required.n && !c->names.n &&
-           !c->min_props && c->max_props < 0;
+           !c->format.n && !c->array.n && !c->min_items && c->max_items < 0 && !c->unique &&
+           !c->contains.n && !c->object.n && !c->required.n && !c->names.n && !c->min_props &&
+           c->max_props < 0;
+}
+
+/* Nothing can match, as is seen at once: such combinations cost nothing. */
+static bool dead(const struct conj *c)
+{
+    if (c->never || !c->types)
+        return true;
+    for (int i = 0; c->types == T_OBJ && i < c->required.n; i++)
+        for (int k = 0; k < c->object.n; k++)
+            if (json_is_false(json_object_get(json_object_get(c->object.v[k], "properties"),
+                                              json_string_value(c->required.v[i]))))
+                return true;
+    return false;
 }
 
 /* c without its last choice and with this alternative of it. */
@@ -273,7 +310,14 @@ static gr_expr branch(struct sc *s, const struct conj *c, const json_t *alt, boo
     if (!with)
         return GR_FAIL;
     with->n_choice--;
-    return sc__flatten(s, with, alt) ? GR_FAIL : sc__expand(s, with);
+    if (sc__flatten(s, with, alt))
+        return GR_FAIL;
+    if (dead(with))
+        return gr_never(s->b);
+    int most = s->o->max_branches ? s->o->max_branches : 4096;
+    if (++s->branches > most)
+        return sc__fail(s, ERR_LIMIT, "anyOf", "over %d combinations of branches", most);
+    return sc__expand(s, with);
 }
 
 gr_expr sc__expand(struct sc *s, struct conj *c)
@@ -284,7 +328,6 @@ gr_expr sc__expand(struct sc *s, struct conj *c)
         return gr_never(s->b);
     if (!c->n_choice)
         return sc__conj(s, c);
-    int most = s->o->max_branches ? s->o->max_branches : 4096;
     struct choice ch = c->choice[c->n_choice - 1];
     if (ch.exclusive && make_exclusive(s, &ch))
         return GR_FAIL;
@@ -298,8 +341,6 @@ gr_expr sc__expand(struct sc *s, struct conj *c)
     for (int i = 0; i < ch.alt.n; i++) {
         size_t mark = s->path_len;
         int depth = s->depth;
-        if (!alone && ++s->branches > most)
-            return sc__fail(s, ERR_LIMIT, "anyOf", "over %d combinations of branches", most);
         gr_expr e = branch(s, c, ch.alt.v[i], alone);
         if (e == GR_FAIL && ch.lenient && gr_failed(s->b, &why) == ERR_UNSUPPORTED) {
             if (!first.err.code)

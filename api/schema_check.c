@@ -45,12 +45,30 @@ static int holds_string(struct sc *s, const struct conj *c, const json_t *v)
     return r < 0 ? -1 : r;
 }
 
+static int holds_contains(struct sc *s, const json_t *schema, const json_t *v, int depth)
+{
+    const json_t *min = json_object_get(schema, "minContains");
+    const json_t *max = json_object_get(schema, "maxContains");
+    double hits = 0, unknown = 0;
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const json_t *one = json_object_get(schema, "contains");
+        int h = sc__holds(s, one, json_array_get(v, i), depth + 1);
+        hits += h == 1;
+        unknown += h < 0;
+    }
+    double lo = json_is_number(min) ? json_number_value(min) : 1;
+    double hi = json_is_number(max) ? json_number_value(max) : INFINITY;
+    if (hits + unknown < lo || hits > hi)
+        return 0;
+    return hits >= lo && hits + unknown <= hi ? 1 : -1;
+}
+
 static int holds_array(struct sc *s, const struct conj *c, const json_t *v, int depth)
 {
     int64_t n = (int64_t)json_array_size(v);
     int r = n >= c->min_items && (c->max_items < 0 || n <= c->max_items);
-    if (c->contains.n)
-        r = both(r, -1);
+    for (int i = 0; i < c->contains.n && r; i++)
+        r = both(r, holds_contains(s, c->contains.v[i], v, depth));
     for (size_t i = 0; c->unique && i < (size_t)n; i++)
         for (size_t k = 0; k < i; k++)
             if (json_equal(json_array_get(v, i), json_array_get(v, k)))
@@ -72,6 +90,27 @@ static int holds_array(struct sc *s, const struct conj *c, const json_t *v, int 
     return r;
 }
 
+/* What patternProperties say of a member; *any: one of them speaks of it. */
+static int holds_patterns(struct sc *s, const json_t *patterns, const char *key, const json_t *x,
+                          int depth, bool *any)
+{
+    struct buf b = {0};
+    const char *re;
+    json_t *schema;
+    int r = 1;
+    buf_json(&b, key, strlen(key));
+    json_object_foreach((json_t *)patterns, re, schema)
+    {
+        gr_expr e = gr_regex(s->b, view_str(re), GR_JSON, GR_SEARCH);
+        int hit = b.failed || e == GR_FAIL ? -1 : gr_matches(s->b, e, b.p + 1, b.len - 2);
+        *any |= hit == 1;
+        if (hit)
+            r = both(r, hit < 0 ? -1 : sc__holds(s, schema, x, depth + 1));
+    }
+    buf_free(&b);
+    return r;
+}
+
 static int holds_object(struct sc *s, const struct conj *c, const json_t *v, int depth)
 {
     int64_t n = (int64_t)json_object_size(v);
@@ -86,18 +125,26 @@ static int holds_object(struct sc *s, const struct conj *c, const json_t *v, int
         const json_t *more = json_object_get(o, "additionalProperties");
         if (!more)
             more = json_object_get(o, "unevaluatedProperties");
-        if (json_object_get(o, "patternProperties"))
-            r = both(r, -1);
         json_object_foreach((json_t *)v, key, x)
         {
             const json_t *one = json_object_get(props, key);
-            if (!one)
+            bool any = one != NULL;
+            r = both(
+                r, holds_patterns(s, json_object_get(o, "patternProperties"), key, x, depth, &any));
+            if (!any)
                 one = more;
             if (one && r)
                 r = both(r, sc__holds(s, one, x, depth + 1));
         }
     }
-    return c->names.n ? both(r, -1) : r;
+    for (int i = 0; i < c->names.n && r; i++)
+        json_object_foreach((json_t *)v, key, x)
+        {
+            json_t *name = json_string(key);
+            r = both(r, name ? sc__holds(s, c->names.v[i], name, depth + 1) : -1);
+            json_decref(name);
+        }
+    return r;
 }
 
 int sc__holds_conj(struct sc *s, const struct conj *c, const json_t *v, int depth)

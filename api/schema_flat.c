@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/schema_impl.h"
+#include "engine/base/hash.h"
 
 struct conj *sc__conj_new(struct sc *s)
 {
@@ -39,9 +40,9 @@ struct conj *sc__conj_copy(struct sc *s, const struct conj *c)
         return NULL;
     if (c->n_choice)
         memcpy(r->choice, c->choice, (size_t)c->n_choice * sizeof *r->choice);
-    struct list *all[] = {&r->not_values, &r->multiple,   &r->pattern, &r->not_pattern,
-                          &r->format,     &r->not_format, &r->array,   &r->contains,
-                          &r->object,     &r->required,   &r->names,   &r->seen};
+    struct list *all[] = {&r->not_values, &r->multiple, &r->pattern,  &r->not_pattern,
+                          &r->format,     &r->array,    &r->contains, &r->object,
+                          &r->required,   &r->names,    &r->seen};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (!list_copy(s, all[i]))
             return NULL;
@@ -67,6 +68,29 @@ const json_t *sc__keep(struct sc *s, json_t *made)
     if (!made || json_array_append_new(s->made, made)) {
         sc__fail(s, ERR_NOMEM, NULL, "no memory");
         return NULL;
+    }
+    return made;
+}
+
+static struct made **made_bucket(struct sc *s, const json_t *of)
+{
+    return &s->made_of[hash_u64((uint64_t)(uintptr_t)of) % MEMO_BUCKETS];
+}
+
+const json_t *sc__made(struct sc *s, const json_t *of, const char *key)
+{
+    for (const struct made *m = *made_bucket(s, of); m; m = m->next)
+        if (m->of == of && m->key == key)
+            return m->made;
+    return NULL;
+}
+
+const json_t *sc__made_note(struct sc *s, const json_t *of, const char *key, const json_t *made)
+{
+    struct made **head = made_bucket(s, of), *m = made ? arena_alloc(&s->mem, sizeof *m) : NULL;
+    if (m) { /* else it is made again */
+        *m = (struct made){*head, of, key, made};
+        *head = m;
     }
     return made;
 }
@@ -322,11 +346,6 @@ static int kw_not_pattern(struct kw *k)
     return done(sc__add(k->s, &k->c->not_pattern, k->v));
 }
 
-static int kw_not_format(struct kw *k)
-{
-    return done(sc__add(k->s, &k->c->not_format, k->v));
-}
-
 static int kw_not_enum(struct kw *k)
 {
     return done(sc__add(k->s, &k->c->not_values, k->v));
@@ -465,14 +484,18 @@ static int kw_choice(struct kw *k)
     return add_choice(k->s, k->c, k->v, k->key);
 }
 
-static int flatten_made(struct kw *k, json_t *made)
+/* Flatten what `key` (of v) stands for. */
+static int flatten_made(struct kw *k, const char *key, json_t *made)
 {
-    const json_t *m = sc__keep(k->s, made);
+    const json_t *m = sc__made_note(k->s, k->v, key, sc__keep(k->s, made));
     return m ? sc__flatten(k->s, k->c, m) : ERR_NOMEM;
 }
 
 static int kw_if(struct kw *k)
 {
+    const json_t *old = sc__made(k->s, k->v, k->key);
+    if (old)
+        return sc__flatten(k->s, k->c, old);
     json_t *then = json_object_get(k->schema, "then"), *other = json_object_get(k->schema, "else");
     json_t *yes = then ? json_pack("{s:[O,O]}", "allOf", k->v, then) : json_incref((json_t *)k->v);
     json_t *no = json_pack("{s:O}", "not", k->v);
@@ -489,7 +512,7 @@ static int kw_if(struct kw *k)
         sc__fail(k->s, ERR_NOMEM, NULL, "no memory");
         return ERR_NOMEM;
     }
-    return flatten_made(k, json_pack("{s:[o,o]}", "anyOf", yes, no));
+    return flatten_made(k, k->key, json_pack("{s:[o,o]}", "anyOf", yes, no));
 }
 
 /* dependentRequired, dependentSchemas, dependencies: without the key, or with what it asks for. */
@@ -502,12 +525,17 @@ static int kw_depend(struct kw *k)
         return bad(k, "an object");
     json_object_foreach((json_t *)k->v, name, v)
     {
+        const json_t *old = sc__made(k->s, k->v, name);
+        if (old && (rc = sc__flatten(k->s, k->c, old)))
+            break;
+        if (old)
+            continue;
         json_t *asks = json_is_array(v)    ? json_pack("{s:O}", "required", v)
                        : json_is_string(v) ? json_pack("{s:[O]}", "required", v)
                                            : json_incref(v);
         json_t *absent = json_pack("{s:{s:b}}", "properties", name, 0);
         json_t *present = json_pack("{s:s,s:[s]}", "type", "object", "required", name);
-        rc = flatten_made(k,
+        rc = flatten_made(k, name,
                           json_pack("{s:[o,{s:[o,o]}]}", "anyOf", absent, "allOf", present, asks));
         if (rc)
             break;
@@ -601,7 +629,6 @@ static const struct {
     {"disallow", kw_refuse},
     {KEY_NOT_ENUM, kw_not_enum},
     {KEY_NOT_PATTERN, kw_not_pattern},
-    {KEY_NOT_FORMAT, kw_not_format},
 };
 
 int sc__flatten(struct sc *s, struct conj *c, const json_t *schema)

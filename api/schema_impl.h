@@ -23,7 +23,6 @@ enum schema_type {
 /* Keywords of our own in synthetic schemas. */
 #define KEY_NOT_ENUM    "\001not_enum"
 #define KEY_NOT_PATTERN "\001not_pattern"
-#define KEY_NOT_FORMAT  "\001not_format"
 /* anyOf of what a negation leaves: an alternative that is not supported is left out. */
 #define KEY_SOME_OF "\001some_of"
 
@@ -47,7 +46,7 @@ struct conj {
     bool has_lo, has_hi, lo_open, hi_open;
     struct list multiple;     /* numbers */
     int64_t min_len, max_len; /* characters; max -1 = none; likewise below */
-    struct list pattern, not_pattern, format, not_format;
+    struct list pattern, not_pattern, format;
     struct list array; /* schemas with prefixItems, items, additionalItems */
     int64_t min_items, max_items;
     bool unique;
@@ -70,6 +69,14 @@ struct memo {
 };
 #define MEMO_BUCKETS 256
 
+/* What was made of a schema for one of its keywords. Made once, so that a recursive schema finds itself again. */
+struct made {
+    struct made *next;
+    const json_t *of;
+    const char *key; /* by its address */
+    const json_t *made;
+};
+
 struct sc {
     struct gr_builder *b;
     const struct schema_opts *o;
@@ -78,6 +85,7 @@ struct sc {
     struct arena mem;
     json_t *made; /* array of synthetic schemas */
     struct memo *memo[MEMO_BUCKETS];
+    struct made *made_of[MEMO_BUCKETS];
     char path[1024];
     size_t path_len;
     int depth, branches;
@@ -104,6 +112,8 @@ struct conj *sc__conj_new(struct sc *s);
 struct conj *sc__conj_copy(struct sc *s, const struct conj *c);
 int sc__flatten(struct sc *s, struct conj *c, const json_t *schema); /* 0 or ERR_* (noted) */
 const json_t *sc__resolve(struct sc *s, const char *ref);
+const json_t *sc__made(struct sc *s, const json_t *of, const char *key); /* NULL: not yet */
+const json_t *sc__made_note(struct sc *s, const json_t *of, const char *key, const json_t *made);
 const json_t *sc__keep(struct sc *s, json_t *made); /* take a synthetic value over; NULL: failed */
 unsigned sc__type_of(const json_t *v);
 

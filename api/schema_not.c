@@ -152,6 +152,7 @@ static bool asserts(const char *key)
                                       "$recursiveRef",
                                       "unevaluatedProperties",
                                       "unevaluatedItems",
+                                      "format" /* an annotation to some */,
                                       "extends",
                                       "disallow",
                                       "divisibleBy",
@@ -185,13 +186,13 @@ static void one_keyword(json_t *alts, const char *key, json_t *v)
         not_any(alts, v);
     else if (strcmp(key, "oneOf") == 0)
         not_one(alts, v);
-    else if (strcmp(key, "format") == 0 && json_is_string(v) && sc__format(json_string_value(v)))
-        add(alts, json_pack("{s:s,s:O}", "type", "string", KEY_NOT_FORMAT, v));
     else if (strcmp(key, "not") == 0)
         json_array_append(alts, v);
     else
         not_bound(alts, key, v);
 }
+
+static const char NEGATED[] = "not";
 
 const json_t *sc__negate(struct sc *s, const json_t *schema, int depth)
 {
@@ -204,6 +205,9 @@ const json_t *sc__negate(struct sc *s, const json_t *schema, int depth)
         return NULL;
     if (!json_object_size(schema))
         return sc__keep(s, json_false());
+    const json_t *old = sc__made(s, schema, NEGATED);
+    if (old)
+        return old;
     alts = json_array();
     json_object_foreach((json_t *)schema, key, v)
     {
@@ -222,5 +226,5 @@ const json_t *sc__negate(struct sc *s, const json_t *schema, int depth)
         json_decref(alts); /* what allows everything, negated, allows nothing */
         return alts && !asserted ? sc__keep(s, json_false()) : NULL;
     }
-    return sc__keep(s, json_pack("{s:o}", KEY_SOME_OF, alts));
+    return sc__made_note(s, schema, NEGATED, sc__keep(s, json_pack("{s:o}", KEY_SOME_OF, alts)));
 }

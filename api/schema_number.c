@@ -273,7 +273,48 @@ static gr_expr with_multiple(struct sc *s, const struct conj *c)
     return integer(s, c);
 }
 
+/* Every plain spelling of a number. */
+static gr_expr spellings(struct sc *s, double v)
+{
+    struct bound at;
+    char whole[40];
+    if (!bound_of(fabs(v), &at))
+        return sc__fail(s, ERR_UNSUPPORTED, "not", "of a number beyond 10^15 is not supported");
+    snprintf(whole, sizeof whole, "%s%lld", v < 0 ? "-" : "", (long long)at.whole);
+    gr_expr e = gr_str(s->b, whole), zeros = gr_repeat(s->b, gr_str(s->b, "0"), 0, FRAC_DIGITS);
+    if (at.n)
+        return gr_seq(
+            s->b, (gr_expr[]){e, gr_str(s->b, "."), gr_lit(s->b, at.frac, (size_t)at.n), zeros}, 4);
+    e = gr_seq2(s->b, e, gr_opt(s->b, gr_seq2(s->b, gr_str(s->b, "."), zeros)));
+    return v == 0 ? gr_seq2(s->b, gr_opt(s->b, gr_str(s->b, "-")), e) : e;
+}
+
+/* The numbers of c->not_values. */
+static gr_expr excluded(struct sc *s, const struct conj *c)
+{
+    gr_expr e = gr_never(s->b);
+    for (int i = 0; i < c->not_values.n; i++)
+        for (size_t k = 0; k < json_array_size(c->not_values.v[i]); k++) {
+            const json_t *v = json_array_get(c->not_values.v[i], k);
+            if (json_is_number(v))
+                e = gr_alt2(s->b, e, spellings(s, json_number_value(v)));
+        }
+    return e;
+}
+
+static gr_expr number(struct sc *s, const struct conj *c);
+
 gr_expr sc__number(struct sc *s, const struct conj *c)
+{
+    gr_expr out = excluded(s, c);
+    if (out == GR_FAIL || out == gr_never(s->b))
+        return number(s, c);
+    gr_expr plain =
+        gr_seq(s->b, (gr_expr[]){gr_opt(s->b, gr_str(s->b, "-")), range(s, 0, -1), any_frac(s)}, 3);
+    return gr_lex(s->b, gr_and(s->b, gr_and(s->b, number(s, c), plain), gr_not(s->b, out)));
+}
+
+static gr_expr number(struct sc *s, const struct conj *c)
 {
     struct gr_builder *b = s->b;
     if (!(c->types & T_REAL))

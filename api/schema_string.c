@@ -80,12 +80,6 @@ gr_expr sc__string_body(struct sc *s, const struct conj *c)
         gr_expr f = gr_regex(s->b, view_str(re), GR_JSON, 0);
         e = e == all ? f : gr_and(s->b, e, f);
     }
-    for (int i = 0; i < c->not_format.n; i++) {
-        const char *re = sc__format(json_string_value(c->not_format.v[i]));
-        if (!re)
-            return gr_never(s->b);
-        e = gr_and(s->b, e, gr_not(s->b, gr_regex(s->b, view_str(re), GR_JSON, 0)));
-    }
     for (int i = 0; i < c->not_pattern.n; i++)
         for (size_t k = 0;
              k < (json_is_array(c->not_pattern.v[i]) ? json_array_size(c->not_pattern.v[i]) : 1);
@@ -115,8 +109,7 @@ gr_expr sc__string(struct sc *s, const struct conj *c)
     gr_expr quote = gr_str(b, "\"");
     if (c->max_len >= 0 && c->min_len > c->max_len)
         return gr_never(b);
-    if (c->pattern.n || c->not_pattern.n || c->not_format.n || any_format(c) ||
-        has_not_strings(c)) {
+    if (c->pattern.n || c->not_pattern.n || any_format(c) || has_not_strings(c)) {
         struct conj most = *c;
         bool bound =
             c->max_len > 16; /* long bounds are counted, short ones part of the automaton */
