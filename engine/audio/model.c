@@ -13,20 +13,6 @@
 
 #define SLOTS_DEFAULT 4
 
-bool eng_path_is_audio(const char *path)
-{
-    struct config *c = NULL;
-    if (!path || encode__config_open(&c, path, NULL))
-        return false;
-    if (!config_has(c, "model_type")) { /* CTranslate2's says nothing of the kind */
-        config_close(c);
-        return aud_is_ct2(path);
-    }
-    bool is = strcmp(config_str(c, "model_type", ""), "whisper") == 0;
-    config_close(c);
-    return is;
-}
-
 static int device_open(struct audio_model *m, const struct eng_opts *o, struct eng_info *info,
                        struct err *e)
 {
