@@ -221,7 +221,7 @@ int32_t gr__key_any(struct grammar_state *s, const struct gthread *t); /* as if 
 bool gr__key_alive(const struct grammar_state *s, const struct gthread *t);
 uint64_t gr__key_hash(const struct grammar_state *s,
                       const struct gthread *t); /* for masks that are kept */
-/* Take the tokens out of bits that would end the key as one that was there. */
+/* Take the tokens out of bits after which the key could only be one that was there. */
 void gr__key_forbid(const struct grammar_state *s, const struct gthread *t, uint32_t *bits);
 /* Write the bytes that lead to a trie node behind the text; how many. */
 int32_t gr__trie_path(struct grammar_state *s, uint32_t node);

@@ -119,23 +119,31 @@ static bool used(const struct grammar_state *s, int32_t newest, const char *text
     return false;
 }
 
-bool gr__key_alive(const struct grammar_state *s, const struct gthread *t)
+/* Whether a key of the terminal m that begins with the n bytes at `start`, which lead to state, can be a new one. */
+static bool alive(const struct grammar_state *s, const struct term *m, int32_t newest,
+                  const char *start, size_t n, uint16_t state)
 {
-    const struct term *m = s->g->term[s->g->node[t->node].a];
-    int32_t left = m->texts[t->state], scope = left == GR_INF ? 0 : scope_of(s, t->frame);
-    size_t n = (size_t)(s->pos - t->count);
-    if (!scope)
+    int32_t left = m->texts[state];
+    if (left == GR_INF)
         return true;
-    for (int32_t k = (int32_t)s->frame[scope].val; k; k = s->frame[k].parent) {
+    for (int32_t k = newest; k && left > 0; k = s->frame[k].parent) {
         const struct gframe *f = &s->frame[k];
-        uint16_t at = t->state;
-        if (key_len(f) < n || memcmp(s->text + key_start(f), s->text + t->count, n) != 0)
+        uint16_t at = state;
+        if (key_len(f) < n || memcmp(s->text + key_start(f), start, n) != 0)
             continue;
         for (size_t i = n; i < key_len(f) && at != DFA_DEAD; i++)
             at = dfa_step(m->d, at, (uint8_t)s->text[key_start(f) + i]);
         left -= at != DFA_DEAD && m->d->accept[at] & DFA_ACCEPT;
     }
     return left > 0;
+}
+
+bool gr__key_alive(const struct grammar_state *s, const struct gthread *t)
+{
+    const struct term *m = s->g->term[s->g->node[t->node].a];
+    int32_t scope = m->texts[t->state] == GR_INF ? 0 : scope_of(s, t->frame);
+    return !scope || alive(s, m, (int32_t)s->frame[scope].val, s->text + t->count,
+                           (size_t)(s->pos - t->count), t->state);
 }
 
 /* The key start .. start + len into the list of the scope; the frame that the thread stands on then. */
@@ -207,26 +215,35 @@ static uint32_t trie_find(const struct grammar_vocab *v, const char *p, size_t n
     return at;
 }
 
+/* Tokens below a trie node, and its own. */
+static void clear_below(const struct grammar_vocab *v, uint32_t at, uint32_t *bits)
+{
+    for (uint32_t i = at; at && i < v->node[at].end; i++)
+        for (int32_t k = v->node[i].tok; k < v->node[i].tok + v->node[i].n_tok; k++)
+            bits[v->trie_tok[k] / 32] &= ~(1u << (v->trie_tok[k] % 32));
+}
+
 void gr__key_forbid(const struct grammar_state *s, const struct gthread *t, uint32_t *bits)
 {
     const struct grammar_vocab *v = s->g->v;
     const struct term *m = s->g->term[s->g->node[t->node].a];
-    int32_t scope = scope_of(s, t->frame);
+    int32_t scope = scope_of(s, t->frame), newest = scope ? (int32_t)s->frame[scope].val : 0;
     size_t n = (size_t)(s->len - t->count);
-    for (int32_t k = scope ? (int32_t)s->frame[scope].val : 0; k; k = s->frame[k].parent) {
+    for (int32_t k = newest; k; k = s->frame[k].parent) {
         const struct gframe *f = &s->frame[k];
-        const char *rest = s->text + key_start(f) + n;
+        const char *key = s->text + key_start(f);
         uint16_t at = t->state;
-        if (key_len(f) <= n || key_len(f) - n > TRIE_DEPTH ||
-            memcmp(s->text + key_start(f), s->text + t->count, n) != 0)
+        if (key_len(f) <= n || memcmp(key, s->text + t->count, n) != 0)
             continue;
-        for (size_t i = n; i < key_len(f) && at != DFA_DEAD; i++)
-            at = dfa_step(m->d, at, (uint8_t)s->text[key_start(f) + i]);
-        if (at == DFA_DEAD || m->d->accept[at] & DFA_OUT) /* it may become another one */
-            continue;
-        const struct trie_node *d = &v->node[trie_find(v, rest, key_len(f) - n)];
-        for (int32_t i = d->tok; i < d->tok + d->n_tok; i++)
-            bits[v->trie_tok[i] / 32] &= ~(1u << (v->trie_tok[i] % 32));
+        /* where nothing but keys that were there is left, no token leads on */
+        for (size_t i = n; i < key_len(f) && i < n + TRIE_DEPTH; i++) {
+            if ((at = dfa_step(m->d, at, (uint8_t)key[i])) == DFA_DEAD)
+                break;
+            if (!alive(s, m, newest, key, i + 1, at)) {
+                clear_below(v, trie_find(v, key + n, i + 1 - n), bits);
+                break;
+            }
+        }
     }
 }
 
