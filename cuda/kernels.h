@@ -21,14 +21,9 @@ typedef void *cu_stream; /* a cudaStream_t */
 
 /* Values of enum dtype, enum act_kind, enum rope_style (asserted in backend.c). */
 enum { CU_F32 = 0, CU_F16 = 1, CU_BF16 = 2 };
-enum {
-    CU_ACT_SILU = 0,
-    CU_ACT_GELU_TANH = 1,
-    CU_ACT_GELU_ERF = 2,
-    CU_ACT_RELU = 3,
-    CU_ACT_RELU2 = 4,
-    CU_ACT_SWIGLU_OAI = 5
-};
+/* clang-format off */
+enum { CU_ACT_SILU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF, CU_ACT_RELU, CU_ACT_RELU2, CU_ACT_SWIGLU_OAI };
+/* clang-format on */
 enum { CU_ROPE_NORM = 0, CU_ROPE_NEOX = 1, CU_ROPE_NONE = 2 };
 
 #define CU_BLOCK_TOKENS 16 /* KV_BLOCK_TOKENS */

@@ -64,34 +64,35 @@ static __global__ void __launch_bounds__(THREADS)
 struct layer_args {
     const float *add, *w, *b;
     int64_t ld_dst, ld_x, ld_add;
-    int d, rows;
+    int d, rows, center;
     float eps;
 };
 
-/* Thread t sums columns t + k * 256: first the mean, then the squares of what is left. */
-template <class T>
+/* Thread t sums columns t + k * 256: first the mean (with center), then the squares of what is left. */
+template <class T, class X>
 static __global__ void __launch_bounds__(THREADS)
-    layernorm(T *dst, float *x, layer_args a, const cu_count *count)
+    layernorm(T *dst, X *x, layer_args a, const cu_count *count)
 {
     SHARED(float, part, [THREADS / 32]);
     const int64_t row = blockIdx.x;
     if (row >= rows_of(count, a.rows))
         return;
-    float *r = x + row * a.ld_x;
+    X *r = x + row * a.ld_x;
     float sum = 0, sq = 0;
     for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
         if (a.add)
-            r[k] = __fadd_rn(r[k], a.add[row * a.ld_add + k]);
-        sum = __fadd_rn(sum, r[k]);
+            store1(r + k, __fadd_rn(load1(r + k), a.add[row * a.ld_add + k]));
+        sum = __fadd_rn(sum, load1(r + k));
     }
-    const float mean = block_sum<THREADS / 32>(sum, part) / (float)a.d;
+    const float mean = a.center ? block_sum<THREADS / 32>(sum, part) / (float)a.d : 0;
     for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
-        const float v = __fsub_rn(r[k], mean);
+        const float v = __fsub_rn(load1(r + k), mean);
         sq = __fmaf_rn(v, v, sq);
     }
     const float inv = 1.0f / sqrtf(block_sum<THREADS / 32>(sq, part) / (float)a.d + a.eps);
     for (int k = (int)threadIdx.x; k < a.d; k += THREADS) {
-        const float v = __fmul_rn(__fmul_rn(__fsub_rn(r[k], mean), inv), a.w ? a.w[k] : 1.0f);
+        const float v =
+            __fmul_rn(__fmul_rn(__fsub_rn(load1(r + k), mean), inv), a.w ? a.w[k] : 1.0f);
         store1(dst + row * a.ld_dst + k, a.b ? __fadd_rn(v, a.b[k]) : v);
     }
 }
@@ -101,7 +102,7 @@ static __global__ void __launch_bounds__(THREADS)
 template <class T> static int go(const struct cu_rmsnorm *a, const cu_step *s, cu_stream st)
 {
     const int n = rows_max(s, a->rows), d = a->x.cols;
-    if (a->center && a->dst.p) {
+    if (a->dst.p && (a->center || a->x.dt != CU_F32)) {
         layer_args l = {(const float *)a->add.p,
                         a->w,
                         a->b,
@@ -110,9 +111,14 @@ template <class T> static int go(const struct cu_rmsnorm *a, const cu_step *s, c
                         a->add.ld,
                         d,
                         (int)a->rows,
+                        a->center,
                         a->eps};
         launch_cfg lc = {dim3((unsigned)n), dim3(THREADS), 0, (cudaStream_t)st, 0, false, false};
-        return launched(launch(lc, layernorm<T>, (T *)a->dst.p, (float *)a->x.p, l, s->count));
+        if (a->x.dt == CU_BF16)
+            return launched(
+                launch(lc, layernorm<T, bf16>, (T *)a->dst.p, (bf16 *)a->x.p, l, s->count));
+        return launched(
+            launch(lc, layernorm<T, float>, (T *)a->dst.p, (float *)a->x.p, l, s->count));
     }
     const bool vec = d % 4 == 0 && mat_vec4(&a->x) && (!a->add.p || mat_vec4(&a->add)) &&
                      (!a->dst.p || (mat_vec4(&a->dst) && (uintptr_t)a->w % 16 == 0));
@@ -124,7 +130,7 @@ template <class T> static int go(const struct cu_rmsnorm *a, const cu_step *s, c
 
 extern "C" int cu_rmsnorm(const struct cu_rmsnorm *a, const struct cu_step *s, cu_stream st)
 {
-    if (!mat_ok(&a->x) || a->x.dt != CU_F32 || (!a->dst.p && !a->add.p))
+    if (!mat_ok(&a->x) || (a->x.dt != CU_F32 && a->add.p) || (!a->dst.p && !a->add.p))
         return CU_BAD;
     if (a->add.p && (!mat_ok(&a->add) || a->add.dt != CU_F32 || a->add.cols != a->x.cols))
         return CU_BAD;

@@ -38,6 +38,7 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
     rc = m->be->kv_open(m->dev, &m->kv, &g->l.kv, e);
     if (rc)
         return rc;
+    m->hp.n_ctx_run = g->l.info.n_ctx;
     rc = weights_open(&g->weights, g->l.weights, m->be, m->dev, e);
     return rc ? rc : model_rope_open(m, e);
 }

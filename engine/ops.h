@@ -74,7 +74,7 @@ struct op_embed {
  * dst.buf == 0: only the addition. dst may be x itself when nothing is added. */
 struct op_rmsnorm {
     struct tensor dst;    /* [n, d] f32 or (mul) */
-    struct tensor x, add; /* [n, d] */
+    struct tensor x, add; /* [n, d]; x may be (mul) where nothing is added */
     struct tensor w;      /* f32 [d] or buf 0 */
     struct tensor b;      /* f32 [d] or buf 0; with `center` only */
     float eps;

@@ -134,7 +134,7 @@ int ops_check_embed(const struct op_embed *a, const struct step_meta *m, int64_t
 int ops_check_rmsnorm(const struct op_rmsnorm *a, enum dtype mul)
 {
     int64_t n = a->x.shape[0], d = a->x.shape[1];
-    WANT(ops_is_2d(&a->x, DT_F32, -1, d));
+    WANT(a->add.buf ? ops_is_2d(&a->x, DT_F32, -1, d) : is_2d_of(&a->x, mul, -1, d));
     WANT(!a->add.buf || ops_is_2d(&a->add, DT_F32, n, d));
     WANT(a->dst.buf || a->add.buf);
     if (a->dst.buf)

@@ -234,6 +234,17 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
     return 0;
 }
 
+/* Whether the first part of a row is there. */
+static bool row_there(const struct weight_plan *p, const struct ckpt *c,
+                      const struct weight_table *t, const struct weight_row *r, int layer)
+{
+    char name[NAME_MAX_LEN];
+    if (!(p->hf ? r->hf : r->name)[0])
+        return false;
+    part_name(name, p, t, r, layer, 0, 0);
+    return ckpt_has(c, name);
+}
+
 /* Whether a layer's tensor is of a layer behind the last: draft heads (multi-token prediction). */
 static bool is_extra_layer(const struct weight_plan *p, const struct weight_table *t,
                            const char *name)
@@ -276,6 +287,8 @@ static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct w
         int times = (r->flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
         for (int l = 0; l < times; l++) {
             bool has = !r->kind || !t->kind || (r->flags & WEIGHT_GLOBAL) || (t->kind[l] & r->kind);
+            if ((r->flags & WEIGHT_ELSE) && row_there(p, c, t, r - 1, l))
+                has = false;
             int rc = has ? bind_row(p, c, t, r, l, e) : 0;
             if (rc)
                 return rc;

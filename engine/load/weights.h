@@ -21,6 +21,7 @@ enum weight_flag {
     WEIGHT_HF_PLUS_1 = 128,  /* v + 1 */
     WEIGHT_HF_NEG_EXP = 256, /* -exp(v) */
     WEIGHT_HF_T = 512,       /* a matrix (or each expert's) stored as [n_in, n_out] */
+    WEIGHT_ELSE = 1024,      /* looked for only where the row before has no tensor */
 };
 
 struct model_hp;

@@ -24,6 +24,12 @@ static int norm_all(struct model *m, const struct model_layer *l, struct tensor 
               : MODEL_OP(m, rmsnorm, .dst = k, .x = k, .w = l->k_norm_all, .eps = m->hp.norm_eps);
 }
 
+/* Of what a block's last product reads, in place. */
+static int norm_inside(struct model *m, struct tensor x, struct tensor w)
+{
+    return MODEL_OP(m, rmsnorm, .dst = x, .x = x, .w = w, .eps = m->hp.norm_eps);
+}
+
 int model_mix_attn(struct model *m, int layer, int n, bool attend)
 {
     const struct model_layer *l = &m->layer[layer];
@@ -43,10 +49,11 @@ int model_mix_attn(struct model *m, int layer, int n, bool attend)
                   .layer = y->kv);
     if (rc || !attend)
         return rc;
-    return MODEL_OP(m, attn, .dst = model_rows(m->work.att, n), .qkv = qkv, .n_head = hp->n_head,
-                    .n_kv_head = hp->n_kv_head, .head_dim = hp->head_dim, .scale = hp->attn_scale,
-                    .window = y->window, .softcap = hp->attn_softcap, .sinks = l->sinks,
-                    .kv = m->kv, .layer = y->kv);
+    struct tensor att = model_rows(m->work.att, n);
+    rc = MODEL_OP(m, attn, .dst = att, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
+                  .head_dim = hp->head_dim, .scale = hp->attn_scale, .window = y->window,
+                  .softcap = hp->attn_softcap, .sinks = l->sinks, .kv = m->kv, .layer = y->kv);
+    return rc || !l->attn_sub_norm.buf ? rc : norm_inside(m, att, l->attn_sub_norm);
 }
 
 int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d, int n)
@@ -60,5 +67,7 @@ int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d
     if (!rc)
         rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.act,
                       .single = l->up != NULL);
+    if (!rc && l->ffn_sub_norm.buf)
+        rc = norm_inside(m, ff, l->ffn_sub_norm);
     return rc ? rc : MODEL_OP(m, linear, .dst = d, .src = ff, .w = l->down, .bias = l->down_bias);
 }

@@ -6,6 +6,7 @@
 #include "engine/ops.h"
 
 #define MODEL_LAYERS_MAX 512
+#define MODEL_HEAD_MAX   1024 /* values of a head */
 
 enum model_dim { /* indices into model_hp.dim */
                  DIM_EMBD,
@@ -107,7 +108,8 @@ struct moe_hp {
 /* Values come from the file's metadata; an architecture sets its defaults before they are read. */
 struct model_hp {
     int32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
-    int32_t n_ctx; /* that the model was made for */
+    int32_t n_ctx;     /* that the model was made for */
+    int32_t n_ctx_run; /* longest sequence that is served; 0 = n_ctx */
     int32_t n_vocab;
     float norm_eps;
     enum norm_kind norm;
@@ -123,15 +125,18 @@ struct model_hp {
     float rope_low_freq,
         rope_high_freq; /* llama 3: ends of the ramp, in waves of the original context */
     float rope_attn_factor, rope_log_multiplier; /* YaRN; 0 = not given */
-    float rope_mscale_all;                       /* YaRN of DeepSeek; 0 = not given */
-    float attn_factor;                           /* derived: multiplies cos and sin */
-    float attn_scale;                            /* derived: of q.k; 1 / sqrt(head_dim) */
-    float attn_softcap, logit_softcap;           /* 0 = none */
-    float embd_scale;                            /* of embeddings */
-    float residual_scale;                        /* of what a block adds; 1 */
-    float logit_scale;                           /* 1 */
-    int32_t window;        /* sliding window of local layers, tokens; 0 = none */
-    float rope_base_local; /* of local layers, unscaled; 0 = as the others */
+    float rope_mscale, rope_mscale_all;          /* YaRN of DeepSeek; 0 = not given */
+    bool rope_exact; /* YaRN: ends of the ramp are not rounded to whole dimensions */
+    float rope_long[MODEL_HEAD_MAX / 2]; /* ROPE_SCALING_LONG: divide the frequencies when longer */
+    float rope_short[MODEL_HEAD_MAX / 2]; /* sequences than rope_ctx_orig are served, or not */
+    float attn_factor;                    /* derived: multiplies cos and sin */
+    float attn_scale;                     /* derived: of q.k; 1 / sqrt(head_dim) */
+    float attn_softcap, logit_softcap;    /* 0 = none */
+    float embd_scale;                     /* of embeddings */
+    float residual_scale;                 /* of what a block adds; 1 */
+    float logit_scale;                    /* 1 */
+    int32_t window;                       /* sliding window of local layers, tokens; 0 = none */
+    float rope_base_local;                /* of local layers, unscaled; 0 = as the others */
     struct moe_hp moe;
     int64_t dim[DIM_COUNT]; /* derived */
     struct layer_hp

@@ -10,7 +10,7 @@
 
 #define WIDTH_MAX (1 << 20)
 #define CTX_MAX   (1 << 26)
-#define HEAD_MAX  1024 /* rope.c counts on it */
+#define HEAD_MAX  MODEL_HEAD_MAX
 
 #define ROW(k, j, ty, opt, f, lo, hi)                                                              \
     {                                                                                              \
@@ -25,20 +25,22 @@
     "rope_parameters." name "|rope_scaling." name "|rope_parameters.full_attention." name
 
 static const struct hp_row common[] = {
-    INT("block_count", "num_hidden_layers|n_layer|num_layers", n_layer, 1, MODEL_LAYERS_MAX),
+    INT("block_count", "num_hidden_layers|n_layer|n_layers|num_layers", n_layer, 1,
+        MODEL_LAYERS_MAX),
     INT("embedding_length", "hidden_size|n_embd|d_model", n_embd, 1, WIDTH_MAX),
     INT_OPT("feed_forward_length", "intermediate_size|n_inner|ffn_dim", n_ff, 1, WIDTH_MAX),
-    INT_OPT("attention.head_count", "num_attention_heads|n_head", n_head, 1, 4096),
+    INT_OPT("attention.head_count", "num_attention_heads|n_head|n_heads", n_head, 1, 4096),
     INT_OPT("attention.head_count_kv", "num_key_value_heads", n_kv_head, 1, 4096),
     INT_OPT("attention.key_length", "head_dim", head_dim, 2, HEAD_MAX),
     INT_OPT("rope.dimension_count", NULL, n_rot, 2, HEAD_MAX),
-    INT_OPT("context_length", "max_position_embeddings|n_positions|n_ctx|max_sequence_length",
-            n_ctx, 1, CTX_MAX),
+    INT_OPT("context_length",
+            "max_position_embeddings|n_positions|n_ctx|max_sequence_length|max_seq_len", n_ctx, 1,
+            CTX_MAX),
     INT_OPT("vocab_size", "vocab_size", n_vocab, 1, 1 << 24),
     INT_OPT("expert_count", "num_local_experts|num_experts|n_routed_experts", moe.n_expert, 0,
             65536),
     FLT_OPT("attention.layer_norm_rms_epsilon",
-            "rms_norm_eps|norm_eps|layer_norm_epsilon|layer_norm_eps", norm_eps, 0, 1),
+            "rms_norm_eps|norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon", norm_eps, 0, 1),
     FLT_OPT("attention.layer_norm_epsilon", NULL, norm_eps, 0, 1),
     FLT_OPT("rope.freq_base", ROPE("rope_theta") "|rope_theta", rope_base, 1, 1e12),
     FLT_OPT("rope.scaling.factor", ROPE("factor"), rope_factor, 1e-6, 1e6),
@@ -49,6 +51,8 @@ static const struct hp_row common[] = {
     FLT_OPT("rope.scaling.yarn_log_multiplier", NULL, rope_log_multiplier, 0, 1e6),
     FLT_OPT("rope.scaling.yarn_beta_fast", ROPE("beta_fast"), rope_beta_fast, 1e-3, 1e6),
     FLT_OPT("rope.scaling.yarn_beta_slow", ROPE("beta_slow"), rope_beta_slow, 1e-3, 1e6),
+    FLT_OPT(NULL, ROPE("mscale"), rope_mscale, 0, 1e6),
+    FLT_OPT(NULL, ROPE("mscale_all_dim"), rope_mscale_all, 0, 1e6),
     FLT_OPT(NULL, ROPE("low_freq_factor"), rope_low_freq, 1e-3, 1e6),
     FLT_OPT(NULL, ROPE("high_freq_factor"), rope_high_freq, 1e-3, 1e6),
 };
@@ -92,6 +96,63 @@ int model_hp_read(struct model_hp *hp, struct ckpt *c, const struct hp_row *row,
     return 0;
 }
 
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * log(factor) + 1 : 1;
+}
+
+/* A folder's values, as transformers means them, to those of a GGUF file: attn_factor multiplies YaRN's own. Contexts
+ * are as long as the scaling makes them (as vLLM has it). */
+static int scaling_hf(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    double s = (double)hp->rope_factor, given = (double)hp->rope_attn_factor;
+    bool yarn = hp->rope_scaling == ROPE_SCALING_YARN, truncate = true;
+    if (hp->rope_scaling == ROPE_SCALING_LINEAR || hp->rope_scaling == ROPE_SCALING_DYNAMIC ||
+        yarn) {
+        if (hp->rope_ctx_orig == 0)
+            hp->rope_ctx_orig = hp->n_ctx;
+        double longest = (yarn ? hp->rope_ctx_orig : hp->n_ctx) * s;
+        if (longest > hp->n_ctx)
+            hp->n_ctx = (int32_t)fmin(longest, CTX_MAX);
+    }
+    if (!yarn)
+        return 0;
+    int rc = ckpt_bool(c, NULL, ROPE("truncate"), &truncate, e);
+    hp->rope_exact = !truncate;
+    if (given <= 0 && hp->rope_mscale > 0 && hp->rope_mscale_all > 0)
+        given =
+            yarn_mscale(s, (double)hp->rope_mscale) / yarn_mscale(s, (double)hp->rope_mscale_all);
+    if (given > 0)
+        hp->rope_attn_factor = (float)(given / yarn_mscale(s, 1));
+    return rc == ERR_NOTFOUND ? 0 : rc;
+}
+
+/* The two lists of a folder's long context; a GGUF file has them as tensors. */
+static int long_read(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    static const char *const json[] = {ROPE("long_factor"), ROPE("short_factor")};
+    float *const list[] = {hp->rope_long, hp->rope_short};
+    if (hp->rope_scaling != ROPE_SCALING_LONG || !ckpt_is_hf(c))
+        return 0;
+    for (int k = 0; k < 2; k++) {
+        int n = ckpt_len(c, NULL, json[k]), rc = 0;
+        if (n != hp->n_rot / 2)
+            return err_set(e, ERR_INVAL, "config.json: %s_factor has %d numbers, expected %d",
+                           k ? "short" : "long", n, hp->n_rot / 2);
+        for (int i = 0; i < n; i++) {
+            double v = 0;
+            rc = ckpt_num_at(c, NULL, json[k], i, &v, e);
+            if (rc)
+                return rc;
+            if (!(v > 1e-6 && v < 1e9))
+                return err_set(e, ERR_INVAL, "config.json: %s_factor holds %g",
+                               k ? "short" : "long", v);
+            list[k][i] = (float)v;
+        }
+    }
+    return 0;
+}
+
 static int scaling_read(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     static const struct {
@@ -122,7 +183,7 @@ static int scaling_read(struct model_hp *hp, struct ckpt *c, struct err *e)
                            (int)(strlen(name) - strlen(".type")), name);
         hp->rope_ctx_orig = hp->n_ctx;
     }
-    return 0;
+    return ckpt_is_hf(c) ? scaling_hf(hp, c, e) : 0;
 }
 
 /* The vocabulary is as long as the embedding table; nothing else says it reliably. */
@@ -238,7 +299,7 @@ int model_hp_common(struct model_hp *hp, struct ckpt *c, struct err *e)
         (rc = need(hp->n_ctx, c, "context_length", "max_position_embeddings", e)) ||
         (rc = need(hp->norm_eps >= 0, c, "attention.layer_norm_rms_epsilon", "rms_norm_eps", e)) ||
         (rc = scaling_read(hp, c, e)) || (rc = vocab_read(hp, c, e)) ||
-        (rc = heads_check(hp, c, e)) || (rc = value_check(hp, c, e)))
+        (rc = heads_check(hp, c, e)) || (rc = value_check(hp, c, e)) || (rc = long_read(hp, c, e)))
         return rc;
     hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
     dims_set(hp);

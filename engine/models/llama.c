@@ -24,8 +24,7 @@ static const struct weight_row weights[] = {
 };
 
 static const struct hp_row keys[] = {
-    {"attention.sliding_window", "sliding_window", HP_INT, true, offsetof(struct model_hp, window),
-     0, 1 << 26},
+    HP_OPT("attention.sliding_window", "sliding_window", HP_INT, window, 0, 1 << 26),
 };
 
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
@@ -37,16 +36,45 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
         (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
         return rc;
     if (hp->moe.n_expert > 0)
-        return err_set(e, ERR_UNSUPPORTED, "llama.expert_count is %d: not read here",
-                       hp->moe.n_expert);
+        return err_set(e, ERR_UNSUPPORTED, "expert_count is %d: not read here", hp->moe.n_expert);
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i].window = hp->window;
     return 0;
 }
 
+/* The text model of the ones with vision is served. */
+static const char *const ignore[] = {"vision_tower.", "vision_model.", "multi_modal_projector.",
+                                     "image_newline", NULL};
+
+/* Attention that grows with the position past the first context: that context is what is served. */
+static int mistral3(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    double beta = 0;
+    int rc = hparams(hp, c, e);
+    if (rc)
+        return rc;
+    rc = ckpt_num(c, "attention.temperature_scale", "rope_parameters.llama_4_scaling_beta", &beta,
+                  e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    if (beta > 0 && hp->rope_ctx_orig > 0 && hp->rope_ctx_orig < hp->n_ctx)
+        hp->n_ctx = hp->rope_ctx_orig;
+    return 0;
+}
+
+const struct model_arch model_mistral3 = {
+    .name = "mistral3",
+    .hf = "Ministral3ForCausalLM|Mistral3ForConditionalGeneration",
+    .hf_ignore = ignore,
+    .hparams = mistral3,
+    ROWS(weights),
+    .forward = model_forward_decoder,
+};
 const struct model_arch model_llama = {
     .name = "llama",
-    .hf = "LlamaForCausalLM|MistralForCausalLM",
+    .hf = "LlamaForCausalLM|MistralForCausalLM|LlavaForConditionalGeneration|"
+          "LlavaNextForConditionalGeneration|InternLM3ForCausalLM",
+    .hf_ignore = ignore,
     .hparams = hparams,
     ROWS(weights),
     .forward = model_forward_decoder,

@@ -13,7 +13,9 @@ struct model_layer {
     struct dev_weight *qkv, *attn_out, *gate_up, *up, *down;    /* `up`: an MLP without gate */
     struct tensor attn_norm, ffn_norm, attn_norm_b, ffn_norm_b; /* _b: biases of layer norms */
     struct tensor q_norm, k_norm;                               /* per head */
-    struct tensor q_norm_all, k_norm_all;        /* over all heads: [DIM_Q], [DIM_KV] */
+    struct tensor q_norm_all, k_norm_all; /* over all heads: [DIM_Q], [DIM_KV] */
+    struct tensor attn_sub_norm,
+        ffn_sub_norm; /* before a block's last product: [DIM_Q], [DIM_FF] */
     struct tensor attn_post_norm, ffn_post_norm; /* of a block's output, before it is added */
     struct tensor qkv_bias, attn_out_bias, gate_up_bias, up_bias, down_bias;
     struct tensor sinks; /* [n_head] */
@@ -77,7 +79,7 @@ struct model {
     struct dev_weight *pos_embd;    /* learned positions [n_ctx, n_embd] or NULL */
     struct tensor out_norm, out_norm_b, embd_norm, embd_norm_b, head_bias;
     struct tensor rope_factors;          /* divide the frequencies; from the file, or buf 0 */
-    struct tensor rope_long, rope_short; /* ROPE_SCALING_LONG of a GGUF file */
+    struct tensor rope_long, rope_short; /* ROPE_SCALING_LONG of a GGUF file; read into hp */
     dev_buf rope_buf;
     struct tensor inv_freq, inv_freq_local; /* [n_rot / 2] */
     struct model_layer *layer;
@@ -85,6 +87,9 @@ struct model {
     struct model_work work;
     const char *failed_op; /* name of the op that returned an error, for the message */
 };
+
+/* Sliding windows of Qwen's folders. (qwen2.c) */
+int model_qwen_windows(struct model_hp *hp, struct ckpt *c, struct err *e);
 
 /* By the name in the file, a GGUF's or a folder's (any of several); NULL for one that is not in models.def. */
 const struct model_arch *model_arch_find(struct view name, bool hf);

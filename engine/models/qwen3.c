@@ -11,12 +11,23 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_SILU;
-    return model_hp_common(hp, c, e);
+    int rc = model_hp_common(hp, c, e);
+    return rc ? rc : model_qwen_windows(hp, c, e);
 }
 
 const struct model_arch model_qwen3 = {
     .name = "qwen3",
     .hf = "Qwen3ForCausalLM",
+    .hparams = hparams,
+    ROWS(weights),
+    .forward = model_forward_decoder,
+};
+/* Text of the model with vision, see qwen2.c. */
+static const char *const ignore[] = {"visual.", NULL};
+const struct model_arch model_qwen3vl = {
+    .name = "qwen3vl",
+    .hf = "Qwen3VLForConditionalGeneration",
+    .hf_ignore = ignore,
     .hparams = hparams,
     ROWS(weights),
     .forward = model_forward_decoder,

@@ -1,4 +1,5 @@
-/* Rotary frequencies: plain, linear scaling, YaRN, and the file's own factors (llama 3). */
+/* Rotary frequencies: plain, linear scaling, NTK by length, YaRN, Llama 3's, and factors of the file. Where a scaling goes
+ * by a sequence's length, the longest that is served decides for all: a token's bits must not depend on what follows. */
 #include "engine/base/mem.h"
 #include "engine/models/model.h"
 
@@ -14,6 +15,10 @@ static void yarn_apply(struct model_hp *hp, double *f)
 {
     double low = floor(yarn_dim(hp, (double)hp->rope_beta_fast));
     double high = ceil(yarn_dim(hp, (double)hp->rope_beta_slow));
+    if (hp->rope_exact) {
+        low = yarn_dim(hp, (double)hp->rope_beta_fast);
+        high = yarn_dim(hp, (double)hp->rope_beta_slow);
+    }
     low = fmax(low, 0);
     high = fmin(high, hp->n_rot - 1);
     double width = fmax(high - low, 1e-3), s = (double)hp->rope_factor;
@@ -38,13 +43,38 @@ static void llama3_apply(const struct model_hp *hp, double *f)
     }
 }
 
+/* Ding et al. 2024. The factor of cos and sin follows from how far the context was stretched, if not given. */
+static void long_apply(struct model_hp *hp, double *f, int32_t n_ctx)
+{
+    const float *by = n_ctx > hp->rope_ctx_orig ? hp->rope_long : hp->rope_short;
+    double stretch = hp->rope_ctx_orig > 1 ? (double)hp->n_ctx / hp->rope_ctx_orig : 1;
+    for (int i = 0; i < hp->n_rot / 2; i++)
+        f[i] /= (double)by[i];
+    if (hp->rope_attn_factor > 0)
+        hp->attn_factor = hp->rope_attn_factor;
+    else if (stretch > 1)
+        hp->attn_factor = (float)sqrt(1 + log(stretch) / log((double)hp->rope_ctx_orig));
+}
+
+/* The base grows with the longest sequence, past what the model was made for. */
+static double dynamic_base(const struct model_hp *hp, int32_t n_ctx)
+{
+    double s = (double)hp->rope_factor, orig = hp->rope_ctx_orig, d = hp->n_rot;
+    if (orig <= 0 || n_ctx <= hp->rope_ctx_orig || d <= 2)
+        return (double)hp->rope_base;
+    return (double)hp->rope_base * pow(s * n_ctx / orig - (s - 1), d / (d - 2));
+}
+
 void model_rope_freqs(struct model_hp *hp, float *inv_freq)
 {
-    double f[512]; /* n_rot <= 1024: model_hp_common */
+    double f[MODEL_HEAD_MAX / 2], base = (double)hp->rope_base;
     int n = hp->n_rot / 2;
+    int32_t n_ctx = hp->n_ctx_run ? hp->n_ctx_run : hp->n_ctx;
     hp->attn_factor = 1;
+    if (hp->rope_scaling == ROPE_SCALING_DYNAMIC)
+        base = dynamic_base(hp, n_ctx);
     for (int i = 0; i < n; i++)
-        f[i] = pow((double)hp->rope_base, -2.0 * i / hp->n_rot);
+        f[i] = pow(base, -2.0 * i / hp->n_rot);
     if (hp->rope_scaling == ROPE_SCALING_LINEAR)
         for (int i = 0; i < n; i++)
             f[i] /= (double)hp->rope_factor;
@@ -52,27 +82,42 @@ void model_rope_freqs(struct model_hp *hp, float *inv_freq)
         yarn_apply(hp, f);
     if (hp->rope_scaling == ROPE_SCALING_LLAMA3)
         llama3_apply(hp, f);
+    if (hp->rope_scaling == ROPE_SCALING_LONG)
+        long_apply(hp, f, n_ctx);
     for (int i = 0; i < n; i++)
         inv_freq[i] = (float)f[i];
 }
 
+/* Factors of the file back from the device; untouched where it has none. */
+static int factors_read(struct model *m, const struct tensor *t, const char *name, float *out,
+                        struct err *e)
+{
+    int n = m->hp.n_rot / 2;
+    if (!t->buf)
+        return 0;
+    int rc = m->be->read(m->dev, t->buf, t->off, out, (size_t)n * sizeof *out);
+    if (rc)
+        return err_set(e, rc, "tensor %s: %s", name, err_name(rc));
+    for (int i = 0; i < n; i++)
+        if (!(out[i] > 0) || !isfinite(out[i]))
+            return err_set(e, ERR_INVAL, "tensor %s holds %g at %d", name, (double)out[i], i);
+    return 0;
+}
+
 int model_rope_open(struct model *m, struct err *e)
 {
-    float f[512], local[512], factor[512];
-    int n = m->hp.n_rot / 2;
+    float f[MODEL_HEAD_MAX / 2], local[MODEL_HEAD_MAX / 2], factor[MODEL_HEAD_MAX / 2];
+    int n = m->hp.n_rot / 2, rc;
     size_t bytes = (size_t)n * sizeof *f;
+    for (int i = 0; i < n; i++)
+        factor[i] = 1;
+    if ((rc = factors_read(m, &m->rope_factors, "rope_freqs.weight", factor, e)) ||
+        (rc = factors_read(m, &m->rope_long, "rope_factors_long.weight", m->hp.rope_long, e)) ||
+        (rc = factors_read(m, &m->rope_short, "rope_factors_short.weight", m->hp.rope_short, e)))
+        return rc;
     model_rope_freqs(&m->hp, f);
-    if (m->rope_factors.buf) {
-        int rc = m->be->read(m->dev, m->rope_factors.buf, m->rope_factors.off, factor, bytes);
-        if (rc)
-            return err_set(e, rc, "tensor rope_freqs.weight: %s", err_name(rc));
-        for (int i = 0; i < n; i++) {
-            if (!(factor[i] > 0) || !isfinite(factor[i]))
-                return err_set(e, ERR_INVAL, "tensor rope_freqs.weight holds %g at %d",
-                               (double)factor[i], i);
-            f[i] /= factor[i];
-        }
-    }
+    for (int i = 0; i < n; i++)
+        f[i] /= factor[i];
     /* Local layers: their own base, never scaled. */
     for (int i = 0; i < n; i++)
         local[i] = m->hp.rope_base_local > 0
@@ -80,7 +125,7 @@ int model_rope_open(struct model *m, struct err *e)
                        : f[i];
     if (m->be->buf_alloc(m->dev, 2 * bytes, &m->rope_buf))
         return err_set(e, ERR_NOMEM, "no device memory for rope frequencies");
-    int rc = m->be->write(m->dev, m->rope_buf, 0, f, bytes);
+    rc = m->be->write(m->dev, m->rope_buf, 0, f, bytes);
     if (!rc)
         rc = m->be->write(m->dev, m->rope_buf, bytes, local, bytes);
     if (rc)

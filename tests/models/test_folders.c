@@ -99,6 +99,7 @@ static void check_device(const char *path, struct golden *want, size_t d)
                          .device = devices[d].device,
                          .isa = devices[d].isa,
                          .precision = PRECISION_F32,
+                         .n_ctx = 64, /* within the first context of those that scale by length */
                          .keep_logits = true,
                          .max_rows = 64,
                          .max_logit_rows = 64,
@@ -122,6 +123,7 @@ static void check_device(const char *path, struct golden *want, size_t d)
 static void check_default(const char *path, struct golden *want)
 {
     struct eng_opts o = {.path = path,
+                         .n_ctx = 64,
                          .keep_logits = true,
                          .max_rows = 64,
                          .max_logit_rows = 64,
