@@ -5,7 +5,7 @@
  *   PROGRAM [-t SECONDS] [-s SEED] [-n RUNS]    fuzz from the target's own seeds
  *   PROGRAM FILE...                             run these inputs once (to reproduce)
  *
- * A failing input (sanitizer report, abort, more than 10 s) is written to crash-TARGET-HASH. */
+ * A failing input (sanitizer report, abort, more than 10 s of work or 2 minutes) is written to crash-TARGET-HASH. */
 #include "tests/fuzz/fuzz.h"
 
 #include "engine/base/hash.h"
@@ -16,9 +16,10 @@
 #include <fcntl.h>
 #include <glob.h>
 #include <signal.h>
+#include <sys/time.h>
 #include <unistd.h>
 
-enum { MAP = 1 << 16, INPUT_MAX = 1 << 19, CORPUS_MAX = 4096, HANG_S = 10 };
+enum { MAP = 1 << 16, INPUT_MAX = 1 << 19, CORPUS_MAX = 4096, HANG_S = 10, STUCK_S = 120 };
 
 struct input {
     uint8_t *p;
@@ -70,10 +71,16 @@ static void keep_failing(void)
 
 static void on_alarm(int sig)
 {
-    (void)sig;
-    dprintf(2, "%s: an input took more than %d s\n", target, HANG_S);
+    dprintf(2, "%s: an input took more than %d s%s\n", target, sig == SIGPROF ? HANG_S : STUCK_S,
+            sig == SIGPROF ? " of work" : "");
     keep_failing();
     _exit(1);
+}
+
+static void work_limit(int seconds)
+{
+    struct itimerval t = {.it_value.tv_sec = seconds};
+    setitimer(ITIMER_PROF, &t, NULL);
 }
 
 static void run_input(const uint8_t *p, size_t n)
@@ -81,9 +88,11 @@ static void run_input(const uint8_t *p, size_t n)
     /* Exactly sized, so that a read past its end is seen. */
     now = (struct input){memcpy(xmalloc(n), p, n), n};
     last_edge = 0;
-    alarm(HANG_S);
+    work_limit(HANG_S); /* of work: a busy machine is no finding */
+    alarm(STUCK_S);
     LLVMFuzzerTestOneInput(now.p, n);
     alarm(0);
+    work_limit(0);
     free(now.p);
     now.p = NULL;
 }
@@ -283,6 +292,7 @@ int main(int argc, char **argv)
     if (__sanitizer_set_death_callback)
         __sanitizer_set_death_callback(keep_failing);
     signal(SIGALRM, on_alarm);
+    signal(SIGPROF, on_alarm);
     for (int i = optind; i < argc; i++)
         if (load(argv[i]))
             return 1;
