@@ -43,6 +43,8 @@ static bool eat(struct reader *r, const char *text)
 
 uint32_t gr__next_char(struct view text, size_t *at)
 {
+    if (*at >= text.len) /* behind a last backslash, say: whoever asked misses what must follow */
+        return 0xFFFD;
     const unsigned char *p = (const unsigned char *)text.p + *at;
     int n = utf8_len(text.p + *at, text.len - *at);
     if (n <= 0) {

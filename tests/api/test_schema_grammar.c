@@ -355,6 +355,7 @@ static void test_refused(void **state)
     refuses("regex", "(a|b)*a(a|b){25}", "too large");
     refuses("grammar", "root ::= a\n", "'a' is used but not defined");
     refuses("grammar", "a ::= \"x\"\n", "no rule 'root'");
+    refuses("grammar", "root ::= \"a\\", "closing quote");
     refuses("grammar", "root ::= \"a\nb ::= \"c\"", "line");
     refuses("grammar", "root ::= a \"x\"\na ::= b\nb ::= a \"y\" | \"z\"\n", "left recursion");
     refuses("grammar", "root ::= \"a\" root\n", "no text fits");
