@@ -73,11 +73,20 @@ static const struct num_param nums[] = {
     {"repetition_penalty", 1e-3, 100, SAMP(repetition_penalty)},
 };
 
+static float said(double v, float otherwise)
+{
+    return v >= 0 ? (float)v : otherwise;
+}
+
+/* Where a request says nothing, what the model's folder asks for counts, then OpenAI's defaults. */
 static int get_numbers(struct api_call *c, struct gen *g, json_t *o)
 {
-    g->samp.temperature = 1;
-    g->samp.top_p = 1;
-    g->samp.repetition_penalty = 1;
+    static const struct text_sampling none = {-1, -1, -1, -1, -1};
+    const struct text_sampling *s = g->m->text ? &g->m->text->sampling : &none;
+    g->samp.temperature = said(s->temperature, 1);
+    g->samp.top_p = said(s->top_p, 1);
+    g->samp.min_p = said(s->min_p, 0);
+    g->samp.repetition_penalty = said(s->repetition_penalty, 1);
     for (size_t i = 0; i < sizeof nums / sizeof *nums; i++) {
         float *at = (float *)((char *)&g->samp + nums[i].off);
         double d = *at;
@@ -87,7 +96,7 @@ static int get_numbers(struct api_call *c, struct gen *g, json_t *o)
     }
     if (g->samp.temperature < 1e-5f) /* division by it would overflow: greedy is its limit */
         g->samp.temperature = 0;
-    int64_t k = 0;
+    int64_t k = s->top_k;
     if (api__get_int(c, o, "top_k", RANGE_INT(-1, INT32_MAX), &k))
         return ERR_INVAL;
     g->samp.top_k = k < 0 ? 0 : (int32_t)k;

@@ -1,10 +1,11 @@
 /* Device "null": no weights, no KV; every row gets a scripted token at no cost, so that a measurement
- * sees scheduler and server alone. Tokens are ordinary words of the file's vocabulary (never control
- * tokens), chosen by (seed, position); an answer ends by max_tokens. Keeps a row's target, bans and mask. */
+ * sees scheduler and server alone. Tokens are ordinary words of the vocabulary of the file or folder (never
+ * control tokens), chosen by (seed, position); an answer ends by max_tokens. Keeps a row's target, bans and mask. */
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
 #include "engine/load/gguf.h"
+#include "engine/text/text_model.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -57,26 +58,51 @@ static int vocab_read(struct null_device *n, const struct gguf *g, struct err *e
     return 0;
 }
 
-static int info_fill(const struct null_device *n, struct eng_info *info, struct eng_memory *mem,
-                     const struct gguf *g, const struct eng_opts *o, struct err *e)
+/* Of a folder: what its tokenizer knows. */
+static int vocab_folder(struct null_device *n, struct ckpt *c, const char *path, struct err *e)
 {
-    char key[96];
+    int64_t rows = 0;
+    struct text_model *m = NULL;
+    int rc = text_model_open(&m, path, e);
+    if (rc)
+        return rc;
+    n->n_vocab = tok_n_vocab(m->tok);
+    for (int32_t i = 0; i < n->n_vocab && n->n_word < WORDS_MAX; i++)
+        if (!tok_is_control(m->tok, i) && is_word(tok_entry(m->tok, i)))
+            n->word[n->n_word++] = i;
+    text_model_close(m);
+    rc = ckpt_int(c, NULL, "vocab_size", &rows, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    if (rows > n->n_vocab && rows <= (1 << 24))
+        n->n_vocab = (int32_t)rows;
+    if (n->n_word == 0)
+        return err_set(e, ERR_UNSUPPORTED, "%s: the tokenizer holds no word of letters", path);
+    return 0;
+}
+
+static int info_fill(const struct null_device *n, struct eng_info *info, struct eng_memory *mem,
+                     struct ckpt *c, const struct eng_opts *o, struct err *e)
+{
+    static const char json[] = "max_position_embeddings|n_positions|max_seq_len";
+    char key[200];
     struct view arch = VIEW_LIT("null");
-    uint32_t ctx = NULL_CONTEXT;
-    int rc = gguf_get_str(g, "general.architecture", &arch, e);
+    int64_t ctx = NULL_CONTEXT;
+    int rc = ckpt_arch(c, &arch, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
     snprintf(info->arch, sizeof info->arch, "%.*s", (int)(arch.len > 31 ? 31 : arch.len), arch.p);
-    snprintf(key, sizeof key, "%s.context_length", info->arch);
-    rc = gguf_get_u32(g, key, &ctx, e);
+    ckpt_prefix_set(c, info->arch);
+    rc = ckpt_int(c, "context_length", json, &ctx, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
     if (ctx < 1 || ctx > (1 << 26))
-        return err_set(e, ERR_INVAL, "key %s is %u", key, ctx);
-    if (o->n_ctx < 0 || (uint32_t)o->n_ctx > ctx)
+        return err_set(e, ERR_INVAL, "%s is %lld",
+                       ckpt_key_text(c, "context_length", json, key, sizeof key), (long long)ctx);
+    if (o->n_ctx < 0 || o->n_ctx > ctx)
         return err_set(e, ERR_LIMIT,
-                       "a context of %d tokens is asked for; the model was made for %u", o->n_ctx,
-                       ctx);
+                       "a context of %d tokens is asked for; the model was made for %lld", o->n_ctx,
+                       (long long)ctx);
     rc = eng__limits_set(info, o, e);
     if (rc)
         return rc;
@@ -88,7 +114,7 @@ static int info_fill(const struct null_device *n, struct eng_info *info, struct 
     info->n_block = (int32_t)(blocks > INT32_MAX ? INT32_MAX : blocks);
     snprintf(info->backend, sizeof info->backend, "null");
     info->layout_id = hash_u64(n->n_word == 0);
-    *mem = (struct eng_memory){.file = gguf_file_bytes(g),
+    *mem = (struct eng_memory){.file = ckpt_file_bytes(c),
                                .n_ctx = info->n_ctx,
                                .n_block = info->n_block,
                                .available = eng_memory_available("")};
@@ -104,14 +130,11 @@ int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_m
     if (!n)
         return err_set(e, ERR_NOMEM, "no memory for the null device");
     int rc = eng__file_open(&file, o, e);
-    const struct gguf *g = rc ? NULL : ckpt_gguf(file);
-    if (!rc && !g)
-        rc = err_set(e, ERR_UNSUPPORTED, "%s: device null reads the vocabulary of GGUF files only",
-                     o->path);
     if (!rc)
-        rc = vocab_read(n, g, e);
+        rc = ckpt_is_hf(file) ? vocab_folder(n, file, o->path, e)
+                              : vocab_read(n, ckpt_gguf(file), e);
     if (!rc)
-        rc = info_fill(n, info, mem, g, o, e);
+        rc = info_fill(n, info, mem, file, o, e);
     ckpt_close(file);
     if (rc) {
         free(n);

@@ -104,6 +104,7 @@ int text_model_open(struct text_model **out, const char *path, struct err *e)
     struct text_model *m = mem_calloc(1, sizeof *m);
     if (!m)
         return err_set(e, ERR_NOMEM, "%s: out of memory", path);
+    m->sampling = (struct text_sampling){-1, -1, -1, -1, -1};
     int rc = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? text__open_hf(m, path, e)
                                                          : open_gguf(m, path, e);
     if (rc != 0) {

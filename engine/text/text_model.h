@@ -15,9 +15,16 @@ struct text_fim {
     bool suffix_first; /* the suffix stands before the prefix */
 };
 
+/* Sampling that the model's makers ask for; a negative number where they say nothing. */
+struct text_sampling {
+    double temperature, top_p, min_p, repetition_penalty;
+    int32_t top_k;
+};
+
 struct text_model {
     struct tokenizer *tok;
     struct text_fim fim;
+    struct text_sampling sampling; /* generation_config.json of a folder */
     char *chat_template;                                 /* NULL if the file has none */
     char *bos_token, *eos_token, *unk_token, *pad_token; /* texts for templates; "" when absent */
     int32_t n_ctx_train;                                 /* tokens; 0 if the file does not say */
@@ -29,7 +36,7 @@ struct text_model {
 };
 
 /* path: a .gguf file, or a Hugging Face folder (config.json, tokenizer.json, tokenizer_config.json,
- * chat_template.jinja). */
+ * generation_config.json, chat_template.jinja). */
 int text_model_open(struct text_model **out, const char *path, struct err *e);
 void text_model_close(struct text_model *m);
 

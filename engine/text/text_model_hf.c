@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <jansson.h>
 #include <limits.h>
+#include <math.h>
 #include <sys/stat.h>
 
 #include "engine/base/mem.h"
@@ -101,6 +102,56 @@ static int read_template(struct text_model *m, const char *dir, const json_t *cf
     if (rc == 0 && v.len && text__copy(&m->chat_template, v) != 0)
         rc = err_set(e, ERR_NOMEM, "%s: out of memory", dir);
     buf_free(&b);
+    return rc;
+}
+
+/* eos_token_id of a config: a number or a list of them. */
+static void add_stops(struct tokenizer *t, const json_t *cfg)
+{
+    const json_t *v = json_object_get(cfg, "eos_token_id"), *x = v;
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    for (size_t i = 0; i < n; i++) {
+        if (json_is_array(v))
+            x = json_array_get(v, i);
+        if (json_is_integer(x) && json_integer_value(x) >= 0 && json_integer_value(x) <= INT32_MAX)
+            tok__add_stop(t, (int32_t)json_integer_value(x));
+    }
+}
+
+/* A number of generation_config.json; one that no request may have is refused by name. */
+static int sampling_num(const json_t *cfg, const char *key, double lo, double hi, double *out,
+                        struct err *e)
+{
+    const json_t *v = json_object_get(cfg, key);
+    if (!v || json_is_null(v))
+        return 0;
+    double d = json_is_number(v) ? json_number_value(v) : NAN;
+    if (!(d >= lo && d <= hi))
+        return err_set(e, ERR_INVAL, "generation_config.json: %s is no number from %g to %g", key,
+                       lo, hi);
+    *out = d;
+    return 0;
+}
+
+/* Tokens that end an answer, and defaults of sampling: of generation_config.json, else of config.json. */
+static int read_generation(struct text_model *m, const char *dir, struct err *e)
+{
+    json_t *gen = NULL, *cfg = NULL;
+    struct text_sampling *s = &m->sampling;
+    double k = -1;
+    int rc = load_json(dir, "generation_config.json", &gen, e);
+    rc = rc ? rc : load_json(dir, "config.json", &cfg, e);
+    if (!rc) {
+        add_stops(m->tok, json_object_get(gen, "eos_token_id") ? gen : cfg);
+        rc = sampling_num(gen, "temperature", 0, 2, &s->temperature, e);
+    }
+    rc = rc ? rc : sampling_num(gen, "top_p", 0, 1, &s->top_p, e);
+    rc = rc ? rc : sampling_num(gen, "min_p", 0, 1, &s->min_p, e);
+    rc = rc ? rc : sampling_num(gen, "repetition_penalty", 1e-3, 100, &s->repetition_penalty, e);
+    rc = rc ? rc : sampling_num(gen, "top_k", -1, INT32_MAX, &k, e);
+    s->top_k = (int32_t)k;
+    json_decref(gen);
+    json_decref(cfg);
     return rc;
 }
 
@@ -223,6 +274,7 @@ int text__open_hf(struct text_model *m, const char *dir, struct err *e)
     int rc = read_config(m, dir, e);
     rc = rc ? rc : load_json(dir, "tokenizer_config.json", &cfg, e);
     rc = rc ? rc : open_tokenizer(m, dir, e);
+    rc = rc ? rc : read_generation(m, dir, e);
     rc = rc ? rc : text__find_fim(m, NULL, e);
     rc = rc ? rc : read_template(m, dir, cfg, e);
     rc = rc ? rc : add_weights(m, dir, e);
