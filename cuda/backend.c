@@ -428,8 +428,10 @@ const struct backend stepd_backend = {.abi = BACKEND_ABI,
                                       .scale = cu__scale,
                                       .sample = cu__sample,
                                       .kv_copy = cu__kv_copy,
+                                      .state_open = cu__state_open,
+                                      .state_close = cu__state_close,
                                       .image_begin = cu__image_begin,
 #define IMAGE_FIELD(name) .name = cu__##name,
-                                      OPS_IMAGE_LIST(IMAGE_FIELD)
+                                      OPS_IMAGE_LIST(IMAGE_FIELD) OPS_STATE_LIST(IMAGE_FIELD)
 #undef IMAGE_FIELD
 };

@@ -6,6 +6,7 @@
 #include "cuda/kernels.h"
 #include "cuda/lt_api.h"
 #include "cuda/rt.h"
+#include "cuda/state.h"
 #include "cuda/weight.h"
 #include "engine/backend.h"
 
@@ -28,7 +29,13 @@ enum rec_kind {
     REC_ACT_MUL,
     REC_GATHER,
     REC_SCALE,
-    REC_SAMPLE
+    REC_SAMPLE,
+    REC_STATE_CONV,
+    REC_STATE_SHIFT,
+    REC_STATE_WKV,
+    REC_STATE_SCAN,
+    REC_STATE_DELTA,
+    REC_GATED_NORM
 };
 struct rec {
     enum rec_kind kind;
@@ -43,6 +50,12 @@ struct rec {
         struct cu_gather gather;
         struct cu_scale scale;
         struct cu_sample sample;
+        struct cu_state_conv state_conv;
+        struct cu_state_shift state_shift;
+        struct cu_state_wkv state_wkv;
+        struct cu_state_scan state_scan;
+        struct cu_state_delta state_delta;
+        struct cu_gated_norm gated_norm;
     } u;
 };
 
@@ -141,6 +154,9 @@ int cu__pinned(struct dev *d, struct grow *g, size_t n);
 /* ops.c: rows of a 2-d tensor (p NULL when it is absent), a vector; false: outside its buffer. */
 bool cu__mat(const struct dev *d, const struct tensor *t, struct cu_mat *m);
 bool cu__vec(const struct dev *d, const struct tensor *t, const float **out);
+/* Which of the step's counts the rows of an op are: forwards work on all rows or on those with logits. Another number is
+ * noted in *lone. */
+enum cu_rows cu__rows_of(const struct dev *d, int64_t n, int32_t *lone);
 /* What products read. */
 static inline enum dtype cu__mul(const struct dev *d)
 {
@@ -175,6 +191,11 @@ CU_OP_DECL(kv_copy)
 int cu__image_begin(struct dev *d, const struct image_meta *m);
 void cu__image_close(struct dev *d);
 OPS_IMAGE_LIST(CU_OP_DECL)
+/* state_ops.c */
+OPS_STATE_LIST(CU_OP_DECL)
+int cu__state_open(struct dev *d, struct dev_state **out, const struct state_desc *s,
+                   struct err *e);
+void cu__state_close(struct dev *d, struct dev_state *s);
 #undef CU_OP_DECL
 
 #endif

@@ -26,10 +26,9 @@ enum { CU_ACT_SILU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF, CU_ACT_RELU, CU_ACT_RELU2
 /* clang-format on */
 enum { CU_ROPE_NORM = 0, CU_ROPE_NEOX = 1, CU_ROPE_NONE = 2 };
 
-#define CU_BLOCK_TOKENS 16 /* KV_BLOCK_TOKENS */
-#define CU_TILE_ROWS    64 /* rows of a prefill tile at most */
-#define CU_SPLIT_TOKENS                                                                            \
-    256 /* KV is split at multiples of this absolute position, whatever the device */
+#define CU_BLOCK_TOKENS 16  /* KV_BLOCK_TOKENS */
+#define CU_TILE_ROWS    64  /* rows of a prefill tile at most */
+#define CU_SPLIT_TOKENS 256 /* KV is split at multiples of this absolute position */
 
 /* ---- the step, on the device ---- */
 
@@ -40,8 +39,7 @@ struct cu_count {
     int32_t max_pos;
     int32_t pad[2];
 };
-struct
-    cu_tile { /* rows [row, row + n) of one sequence, 1 <= n <= CU_TILE_ROWS, ascending positions */
+struct cu_tile { /* rows [row, row + n) of one sequence, 1 <= n <= CU_TILE_ROWS, ascending */
     int32_t seq, row, n;
 };
 /* Arrays are device memory. The *_max members are host-side launch bounds (a graph's bucket), >= the counts. */
@@ -49,13 +47,14 @@ struct cu_step {
     const struct cu_count *count;
     const int32_t *tok;     /* [n_row]; negative: -1 - i, the token that `sampled` row i holds */
     const int32_t *sampled; /* [..] tokens that the last sample chose, by its row */
-    const int32_t *pos, *row_seq; /* [n_row] */
-    const int32_t *block_table;   /* [n_seq, block_stride] */
-    const int32_t *logit_row;     /* [n_logit] */
-    const int32_t *dec;           /* [n_dec] row numbers */
-    const struct cu_tile *tile;   /* [n_tile] */
+    const int32_t *pos, *row_seq;                     /* [n_row] */
+    const int32_t *block_table;                       /* [n_seq, block_stride] */
+    const int32_t *logit_row;                         /* [n_logit] */
+    const int32_t *dec;                               /* [n_dec] row numbers */
+    const struct cu_tile *tile;                       /* [n_tile] */
+    const int32_t *seq_start, *state_src, *state_dst; /* [n_seq (+ 1)]; src -1: zeros */
     int32_t block_stride;
-    int32_t row_max, logit_max, dec_max, tile_max;
+    int32_t row_max, logit_max, dec_max, tile_max, seq_max;
     int32_t split_max; /* KV splits of the longest sequence, >= 1 */
 };
 

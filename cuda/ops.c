@@ -20,9 +20,7 @@ bool cu__vec(const struct dev *d, const struct tensor *t, const float **out)
     return !t->buf || *out;
 }
 
-/* Which of the step's counts the rows of an op are: forwards work on all rows or on those with logits. Another number is
- * noted in *lone. */
-static enum cu_rows rows_of(const struct dev *d, int64_t n, int32_t *lone)
+enum cu_rows cu__rows_of(const struct dev *d, int64_t n, int32_t *lone)
 {
     *lone = d->in_step && (n == d->meta.n_row || n == d->meta.n_logit) ? 0 : (int32_t)n;
     return *lone || n == d->meta.n_row ? CU_ROWS_ALL : CU_ROWS_LOGIT;
@@ -67,7 +65,7 @@ int cu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
         return ERR_NOMEM;
     r->u.rmsnorm.eps = a->eps;
     r->u.rmsnorm.center = a->center;
-    r->u.rmsnorm.rows = rows_of(d, a->x.shape[0], &r->lone);
+    r->u.rmsnorm.rows = cu__rows_of(d, a->x.shape[0], &r->lone);
     bool ok = cu__mat(d, &a->dst, &r->u.rmsnorm.dst) && cu__mat(d, &a->x, &r->u.rmsnorm.x) &&
               cu__mat(d, &a->add, &r->u.rmsnorm.add) && cu__vec(d, &a->w, &r->u.rmsnorm.w) &&
               cu__vec(d, &a->b, &r->u.rmsnorm.b);
@@ -88,7 +86,7 @@ int cu__linear(struct dev *d, const struct op_linear *a)
     r->u.linear.wgmma = d->cc == 90 && (d->loose || !d->in_step);
     r->u.linear.exact = !d->loose;
     r->u.linear.lt = d->lt;
-    r->u.linear.rows = rows_of(d, a->src.shape[0], &r->lone);
+    r->u.linear.rows = cu__rows_of(d, a->src.shape[0], &r->lone);
     bool ok = cu__mat(d, &a->dst, &r->u.linear.dst) && cu__mat(d, &a->src, &r->u.linear.src) &&
               cu__vec(d, &a->bias, &r->u.linear.bias);
     return undo(d, ok ? 0 : ERR_INVAL);
@@ -150,7 +148,7 @@ int cu__act_mul(struct dev *d, const struct op_act_mul *a)
     r->u.act_mul.act = (int32_t)a->act;
     r->u.act_mul.single = a->single;
     r->u.act_mul.limit = a->limit;
-    r->u.act_mul.rows = rows_of(d, a->dst.shape[0], &r->lone);
+    r->u.act_mul.rows = cu__rows_of(d, a->dst.shape[0], &r->lone);
     return undo(d, cu__mat(d, &a->dst, &r->u.act_mul.dst) &&
                            cu__mat(d, &a->gate_up, &r->u.act_mul.gate_up)
                        ? 0
@@ -180,7 +178,7 @@ int cu__scale(struct dev *d, const struct op_scale *a)
         return ERR_NOMEM;
     r->u.scale.scale = a->scale;
     r->u.scale.softcap = a->softcap;
-    r->u.scale.rows = rows_of(d, a->x.shape[0], &r->lone);
+    r->u.scale.rows = cu__rows_of(d, a->x.shape[0], &r->lone);
     return undo(d, cu__mat(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
 }
 

@@ -23,8 +23,10 @@ struct rec *cu__record(struct dev *d, enum rec_kind kind)
     return r;
 }
 
-static const char *const names[] = {"embed",   "rmsnorm", "linear", "rope_kv", "attn",
-                                    "act_mul", "gather",  "scale",  "sample"};
+static const char *const names[] = {"embed",      "rmsnorm",     "linear",      "rope_kv",
+                                    "attn",       "act_mul",     "gather",      "scale",
+                                    "sample",     "state_conv",  "state_shift", "state_wkv",
+                                    "state_scan", "state_delta", "gated_norm"};
 
 /* Work space is the device's: it is put in here, not kept in the record, so that growing changes no key. */
 static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *s)
@@ -54,6 +56,18 @@ static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *
         return cu_gather(&r->u.gather, s, st);
     case REC_SCALE:
         return cu_scale(&r->u.scale, s, st);
+    case REC_STATE_CONV:
+        return cu_state_conv(&r->u.state_conv, s, st);
+    case REC_STATE_SHIFT:
+        return cu_state_shift(&r->u.state_shift, s, st);
+    case REC_STATE_WKV:
+        return cu_state_wkv(&r->u.state_wkv, s, st);
+    case REC_STATE_SCAN:
+        return cu_state_scan(&r->u.state_scan, s, st);
+    case REC_STATE_DELTA:
+        return cu_state_delta(&r->u.state_delta, s, st);
+    case REC_GATED_NORM:
+        return cu_gated_norm(&r->u.gated_norm, s, st);
     default:
         return cu_sample(&r->u.sample, s, st);
     }

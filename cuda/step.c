@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct sizes { /* in int32 from the start */
-    size_t count, tok, pos, row_seq, logit, dec, tile, table, all;
+    size_t count, tok, pos, row_seq, logit, dec, tile, start, src, dst, table, all;
 };
 
 static struct sizes sizes_of(const struct dev *d)
@@ -19,7 +19,10 @@ static struct sizes sizes_of(const struct dev *d)
     s.logit = s.row_seq + r;
     s.dec = s.logit + r;
     s.tile = s.dec + r;
-    s.table = s.tile + 3 * r;
+    s.start = s.tile + 3 * r;
+    s.src = s.start + (size_t)d->cap_seq + 1;
+    s.dst = s.src + (size_t)d->cap_seq;
+    s.table = s.dst + (size_t)d->cap_seq;
     s.all = s.table + (size_t)d->cap_seq * (size_t)d->stride;
     return s;
 }
@@ -96,6 +99,10 @@ static void step_fill(struct dev *d, const struct step_meta *m, const struct cu_
     d->step.logit_row = p + s.logit;
     d->step.dec = p + s.dec;
     d->step.tile = (const struct cu_tile *)(const void *)(p + s.tile);
+    d->step.seq_start = p + s.start;
+    d->step.state_src = p + s.src;
+    d->step.state_dst = p + s.dst;
+    d->step.seq_max = d->decode_only ? rows : m->n_seq;
     d->step.block_stride = d->stride;
     d->step.row_max = rows;
     d->step.logit_max = d->decode_only ? rows : m->n_logit;
@@ -129,6 +136,11 @@ int cu__step_begin(struct dev *d, const struct step_meta *m)
     ints(p + s.logit, m->logit_row, m->n_logit);
     rows_split(m, p + s.row_seq, p + s.dec, (struct cu_tile *)(void *)(p + s.tile), &c);
     memcpy(p + s.count, &c, sizeof c);
+    ints(p + s.start, m->seq_start, m->n_seq ? m->n_seq + 1 : 0);
+    for (int i = 0; i < m->n_seq; i++) {
+        p[s.src + (size_t)i] = m->state_src ? m->state_src[i] : -1;
+        p[s.dst + (size_t)i] = m->state_dst ? m->state_dst[i] : -1;
+    }
     for (int i = 0; i < m->n_seq; i++)
         ints(p + s.table + (size_t)i * (size_t)d->stride,
              m->block_table + (size_t)i * (size_t)m->block_stride, m->block_stride);

@@ -50,6 +50,19 @@ int ops_check_scale(const struct op_scale *a);
 int ops_check_sample(const struct op_sample *a);
 int ops_check_kv_copy(const struct op_kv_copy *a, int32_t n_block);
 
+/* ---- state ops ---- */
+int ops_check_state_pool(const struct state_desc *s, struct err *e);
+/* Slots of the step are there and in the pool; `need` floats at `at` lie in a layer's part. */
+int ops_check_state_at(const struct state_at *at, const struct state_desc *s, int64_t need,
+                       const struct step_meta *m);
+int ops_check_state_conv(const struct op_state_conv *a, enum dtype mul, const struct step_meta *m);
+int ops_check_state_scan(const struct op_state_scan *a, const struct step_meta *m);
+int ops_check_state_delta(const struct op_state_delta *a, const struct step_meta *m);
+int ops_check_state_wkv(const struct op_state_wkv *a, enum dtype mul, const struct step_meta *m);
+int ops_check_state_shift(const struct op_state_shift *a, enum dtype mul,
+                          const struct step_meta *m);
+int ops_check_gated_norm(const struct op_gated_norm *a, enum dtype mul);
+
 /* ---- image ops; im as given to image_begin ---- */
 int ops_check_image(const struct image_meta *im);
 int ops_check_conv(const struct op_conv *a, enum dtype mul, const struct image_meta *im,

@@ -21,10 +21,13 @@ int eng_batch_open(struct batch *b, const struct eng_info *lim, struct err *e)
     b->logit_row = mem_calloc(logits, sizeof *b->logit_row);
     b->copy_src = mem_calloc(seqs, sizeof *b->copy_src);
     b->copy_dst = mem_calloc(seqs, sizeof *b->copy_dst);
+    b->state_src = mem_calloc(seqs, sizeof *b->state_src);
+    b->state_dst = mem_calloc(seqs, sizeof *b->state_dst);
+    b->slot_seq = mem_calloc((size_t)lim->n_state + 1, sizeof *b->slot_seq);
     b->rows = mem_calloc(logits, sizeof *b->rows);
     b->out = mem_calloc(logits, sizeof *b->out);
     if (b->tok && b->pos && b->seq_start && b->block_table && b->logit_row && b->copy_src &&
-        b->copy_dst && b->rows && b->out)
+        b->copy_dst && b->state_src && b->state_dst && b->slot_seq && b->rows && b->out)
         return 0;
     eng_batch_close(b);
     return err_set(e, ERR_NOMEM, "no memory for the step's block tables (%zu entries)", table);
@@ -39,6 +42,9 @@ void eng_batch_close(struct batch *b)
     free(b->logit_row);
     free(b->copy_src);
     free(b->copy_dst);
+    free(b->state_src);
+    free(b->state_dst);
+    free(b->slot_seq);
     free(b->rows);
     free(b->out);
     *b = (struct batch){0};
@@ -75,6 +81,33 @@ static int seq_check(const struct batch *b, const struct step_seq *s, int i, int
     return 0;
 }
 
+/* Slots are in range; nobody reads or writes what another sequence of the step writes. */
+static int states_check(const struct batch *b, const struct step_plan *p, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n_seq && !rc && b->lim.n_state > 0; i++) {
+        const struct step_seq *s = &p->seq[i];
+        if (s->state_dst < 0 || s->state_dst >= b->lim.n_state || s->state_src < -1 ||
+            s->state_src >= b->lim.n_state || (s->state_src < 0) != (s->pos == 0))
+            rc = err_set(e, ERR_INVAL, "step: sequence %d: state slots %d to %d of %d at %d", i,
+                         s->state_src, s->state_dst, b->lim.n_state, s->pos);
+        else if (b->slot_seq[s->state_dst])
+            rc = err_set(e, ERR_INVAL, "step: state slot %d is written twice", s->state_dst);
+        else
+            b->slot_seq[s->state_dst] = i + 1;
+    }
+    for (int i = 0; i < p->n_seq && !rc && b->lim.n_state > 0; i++) {
+        int32_t src = p->seq[i].state_src;
+        if (src >= 0 && b->slot_seq[src] && b->slot_seq[src] != i + 1)
+            rc = err_set(e, ERR_INVAL, "step: sequence %d reads state slot %d, another writes it",
+                         i, src);
+    }
+    for (int i = 0; i < p->n_seq; i++)
+        if (p->seq[i].state_dst >= 0 && p->seq[i].state_dst < b->lim.n_state)
+            b->slot_seq[p->seq[i].state_dst] = 0;
+    return rc;
+}
+
 static int plan_check(const struct batch *b, const struct step_plan *p, int n_before, int *stride,
                       struct err *e)
 {
@@ -101,7 +134,7 @@ static int plan_check(const struct batch *b, const struct step_plan *p, int n_be
     if (rows > b->lim.max_rows || logits > b->lim.max_logit_rows)
         return err_set(e, ERR_INVAL, "step: %lld rows and %lld logit rows, limits %d and %d",
                        (long long)rows, (long long)logits, b->lim.max_rows, b->lim.max_logit_rows);
-    return 0;
+    return states_check(b, p, e);
 }
 
 int eng_batch_build(struct batch *b, const struct step_plan *p, const struct batch *before,
@@ -118,6 +151,8 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, const struct bat
     for (int i = 0; i < p->n_seq; i++) {
         const struct step_seq *s = &p->seq[i];
         b->seq_start[i] = row;
+        b->state_src[i] = s->state_src;
+        b->state_dst[i] = s->state_dst;
         int need = blocks_for((int64_t)s->pos + s->n_tok);
         int32_t *table = b->block_table + (size_t)i * (size_t)stride;
         for (int k = 0; k < stride; k++)
@@ -142,7 +177,9 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, const struct bat
                             .seq_start = b->seq_start,
                             .block_table = b->block_table,
                             .block_stride = stride,
-                            .logit_row = b->logit_row};
+                            .logit_row = b->logit_row,
+                            .state_src = b->lim.n_state ? b->state_src : NULL,
+                            .state_dst = b->lim.n_state ? b->state_dst : NULL};
     return 0;
 }
 

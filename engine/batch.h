@@ -10,8 +10,10 @@ struct batch {
     struct eng_info lim; /* limits that a plan must keep */
     int stride_max;      /* blocks of the longest sequence */
     int32_t *tok, *pos, *seq_start, *block_table, *logit_row;
-    int32_t *copy_src, *copy_dst; /* [max_seqs] */
-    struct sample_row *rows;      /* [max_logit_rows], plan order */
+    int32_t *copy_src, *copy_dst;   /* [max_seqs] */
+    int32_t *state_src, *state_dst; /* [max_seqs] */
+    int32_t *slot_seq;       /* [n_state] scratch: 1 + the sequence that writes a slot, or 0 */
+    struct sample_row *rows; /* [max_logit_rows], plan order */
     struct sample_out *out;
     const struct step_plan *plan; /* of the step that is open, for eng_batch_scatter */
     int n_logit;

@@ -35,8 +35,9 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
     if (rc)
         return rc;
     g->l.info.work_bytes = m->work.bytes;
-    rc = m->be->kv_open(m->dev, &m->kv, &g->l.kv, e);
-    if (rc)
+    if (g->l.kv.n_layer > 0 && (rc = m->be->kv_open(m->dev, &m->kv, &g->l.kv, e)))
+        return rc;
+    if (g->l.state.n_slot > 0 && (rc = m->be->state_open(m->dev, &m->state, &g->l.state, e)))
         return rc;
     m->hp.n_ctx_run = g->l.info.n_ctx;
     rc = weights_open(&g->weights, g->l.weights, m->be, m->dev, e);
@@ -122,6 +123,8 @@ void eng_close(struct engine *g)
         model_work_close(m);
         if (m->kv)
             m->be->kv_close(m->dev, m->kv);
+        if (m->state)
+            m->be->state_close(m->dev, m->state);
         m->be->close(m->dev);
     }
     imodel_close(g->image);
@@ -147,7 +150,7 @@ static int step_issue(struct engine *g, struct batch *b, const struct step_meta 
     struct model *m = &g->l.model;
     int n_copy = b->plan->n_copy, rc = 0;
     *what = "kv_copy";
-    if (n_copy > 0 &&
+    if (n_copy > 0 && m->kv &&
         (rc = m->be->kv_copy(
              m->dev, &(struct op_kv_copy){
                          .kv = m->kv, .src = b->copy_src, .dst = b->copy_dst, .n = n_copy})))

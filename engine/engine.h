@@ -30,6 +30,7 @@ struct eng_opts {       /* zero = default */
     const char *kv_dtype; /* "auto" (NULL), "f32", "f16", "bf16" */
     int max_seqs;         /* sequences in one step; 0 = 64 */
     int max_rows;         /* tokens in one step; 0 = 512 */
+    int n_state;          /* slots for recurrent states; 0 = max_seqs + 64, or what memory allows */
     int max_logit_rows;   /* sampled or scored rows in one step; 0 = max_seqs + 64 */
     bool keep_logits;     /* eng_logits works after a step (tests, oracles) */
     /* image models */
@@ -47,8 +48,9 @@ struct eng_info {     /* of an open engine; constant */
     int32_t n_vocab;
     int32_t block_len; /* tokens a KV block */
     int32_t n_block;   /* blocks in the pool, block 0 (null) included */
+    int32_t n_state;   /* slots for recurrent states, 0.. ; 0: the model has none */
     int max_seqs, max_rows, max_logit_rows;
-    size_t weight_bytes, kv_bytes, work_bytes;
+    size_t weight_bytes, kv_bytes, work_bytes, state_bytes;
     uint64_t layout_id;                     /* dtype + layout version: part of every prefix hash */
     bool lookahead;                         /* a step may begin while the one before is not over */
     const struct eng_image_info *image;     /* of an image model (eng_image_*) */
@@ -67,6 +69,10 @@ struct step_seq {
     int32_t n_tok, pos;
     const int32_t *block; /* [n_block] block table covering positions 0 .. pos + n_tok - 1 */
     int32_t n_block;
+    /* With eng_info.n_state: the slot that holds the state after position pos - 1 (-1 at pos 0), and the one that gets
+     * the state after the chunk. They may be equal. A slot is written by one sequence of a step, and then read by no
+     * other one. */
+    int32_t state_src, state_dst;
     /* Rows whose logits are wanted: the last n_logit rows of the chunk. rows[i] says what to do with each
      * (sampling, or scoring of a known next token by `target`); out[i] receives it when the step is over.
      * n_logit == 0: none. The history of a row whose tokens are not all known ends with the last known one,
@@ -109,8 +115,8 @@ int eng_logits(struct engine *g, int i, float *dst);
 
 /* What eng_open would need, without loading. */
 struct eng_memory {
-    size_t file, weights, kv, work, total; /* bytes */
-    size_t kv_per_token;                   /* bytes */
+    size_t file, weights, kv, work, state, total; /* bytes */
+    size_t kv_per_token;                          /* bytes */
     int32_t n_ctx, n_block;
     size_t available; /* of the machine or its cgroup */
     /* image models: work memory of one picture of the default size */

@@ -5,7 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#define MIB(x) ((x) >> 20)
+#define MIB(x)      ((x) >> 20)
+#define BLOCKS_BARE (1 << 17) /* of a model without KV: numbers of texts whose states are kept */
 
 static bool file_read(const char *root, const char *path, char *dst, size_t size)
 {
@@ -159,13 +160,15 @@ int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request 
         return err_set(e, ERR_LIMIT,
                        "a context of %d tokens is asked for; the model was made for %d", r->n_ctx,
                        r->n_ctx_model);
-    size_t block = be->kv_block_bytes(k), allowed = 0, want;
-    int rc = blocks_allowed(&allowed, r, block, e);
+    size_t block = k->n_layer ? be->kv_block_bytes(k) : 0, allowed = BLOCKS_BARE, want;
+    int rc = k->n_layer ? blocks_allowed(&allowed, r, block, e) : 0;
     if (rc)
         return rc;
     int32_t ctx = r->n_ctx ? r->n_ctx : r->n_ctx_model;
+    if (!k->n_layer && allowed <= blocks_for((size_t)ctx))
+        allowed = blocks_for((size_t)ctx) + 1;
     size_t full = blocks_for((size_t)ctx), seqs = (size_t)(r->max_seqs > 4 ? r->max_seqs / 4 : 1);
-    if (!ck_mul(full, seqs, &want) || r->kv_bytes)
+    if (!ck_mul(full, seqs, &want) || (r->kv_bytes && k->n_layer))
         want = SIZE_MAX - 1;
     want = min_size(min_size(want + 1, allowed), INT32_MAX);
     if (r->n_ctx && full > want - 1)

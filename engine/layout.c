@@ -31,6 +31,10 @@ int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err 
     if (rc || (rc = limit(&info->max_rows, "max_rows", o->max_rows, 512, 1 << 20, e)))
         return rc;
     info->block_len = KV_BLOCK_TOKENS;
+    int n;
+    rc = limit(&n, "n_state", o->n_state, 0, 1 << 20, e);
+    if (rc)
+        return rc;
     return limit(&info->max_logit_rows, "max_logit_rows", o->max_logit_rows, info->max_seqs + 64,
                  1 << 20, e);
 }
@@ -93,12 +97,45 @@ static uint64_t layout_id(const struct layout *l, const struct eng_opts *o)
         LAYOUT_VERSION,           (uint64_t)l->kv.dtype,
         (uint64_t)l->kv.n_layer,  (uint64_t)l->kv.n_kv_head,
         (uint64_t)l->kv.head_dim, (uint64_t)o->precision,
-        KV_BLOCK_TOKENS,
+        KV_BLOCK_TOKENS,          (uint64_t)l->state.n_layer,
+        (uint64_t)l->state.n,
     };
     uint64_t h = 0;
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
         h = hash_u64(h ^ parts[i]);
     return h;
+}
+
+/* Slots for states: a running sequence needs one, the others keep the states of texts that may come again. Without a
+ * wish, at most half of what is free goes to them where there is KV too. */
+static int state_set(struct layout *l, const struct eng_opts *o, size_t fixed, struct err *e)
+{
+    struct state_desc *s = &l->state;
+    int n_layer = model_state_layers(&l->model.hp);
+    size_t slot, all, room = l->mem.available - l->mem.available / 10;
+    if (n_layer == 0)
+        return 0;
+    if (!l->model.be->state_open)
+        return err_set(e, ERR_UNSUPPORTED,
+                       "device %s has no operations for the recurrent layers of %s",
+                       l->model.be->name, l->model.arch->name);
+    *s = (struct state_desc){.n_layer = n_layer, .n = l->model.hp.state.n};
+    if (s->n <= 0 || !ck_mul((size_t)s->n, (size_t)n_layer, &slot) || !ck_mul(slot, 4, &slot) ||
+        slot > INT64_MAX / 4)
+        return err_set(e, ERR_LIMIT, "recurrent states of %lld values a layer do not fit",
+                       (long long)s->n);
+    room = room > fixed ? room - fixed : 0;
+    if (l->kv.n_layer > 0 && !o->n_state)
+        room /= 2;
+    size_t most = room / slot, want = (size_t)(o->n_state ? o->n_state : l->info.max_seqs + 64);
+    if (most < 1 || (o->n_state && most < want))
+        return err_set(e, ERR_NOMEM, "%zu recurrent states of %zu MiB do not fit into %zu MiB",
+                       o->n_state ? want : 1, slot >> 20, room >> 20);
+    s->n_slot = (int32_t)(most < want ? most : want);
+    all = slot * (size_t)s->n_slot;
+    l->mem.state = l->info.state_bytes = all;
+    l->info.n_state = s->n_slot;
+    return 0;
 }
 
 static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
@@ -129,6 +166,10 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     mem->work = m->work.bytes;
     if (!ck_add(mem->weights, mem->work, &fixed))
         return err_set(e, ERR_LIMIT, "the weights do not fit in memory");
+    rc = state_set(l, o, fixed, e);
+    if (rc)
+        return rc;
+    fixed += mem->state; /* it is below what is available */
     struct kv_request r = {.dtype = o->kv_dtype,
                            .precision = o->precision,
                            .kv_bytes = o->kv_bytes,

@@ -29,7 +29,7 @@ struct backend_opts {
 struct backend_info {
     char name[64]; /* "cpu avx512 f32", ... */
     enum dtype
-        mul_dtype; /* of tensors that only products read: f32, or bf16 where that is what they multiply */
+        mul_dtype; /* of tensors that only products read: f32, or bf16 where they multiply it */
     int n_threads;
     bool bf16; /* products of bf16 weights are the fast ones: dense weights may be rounded to it */
     bool lookahead; /* ops are asynchronous and step_meta.tok may hold TOK_SAMPLED(i) */
@@ -56,6 +56,8 @@ struct step_meta {
     const int32_t *block_table; /* [n_seq, block_stride] block numbers */
     int block_stride;
     const int32_t *logit_row; /* [n_logit] rows that need logits, ascending */
+    const int32_t *state_src,
+        *state_dst; /* [n_seq] state slots, see ops_state.h; NULL: no states */
 };
 
 /* ---- arguments of the ops; tensors are f32 [rows, cols] unless said otherwise. (mul): mul_dtype, the rounding that
@@ -151,13 +153,14 @@ struct op_kv_copy {
 #include "engine/ops_image.h"
 #include "engine/ops_moe.h"
 #include "engine/ops_sample.h"
+#include "engine/ops_state.h"
 
 /* One line per op: X(name) calls with `const struct op_<name> *`. */
 #define OPS_LIST(X)                                                                                \
     X(embed)                                                                                       \
     X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
 
-#define BACKEND_ABI 4
+#define BACKEND_ABI 5
 struct backend {
     uint32_t abi; /* BACKEND_ABI */
     const char *name;
@@ -177,12 +180,16 @@ struct backend {
                        struct err *e);
     void (*weight_close)(struct dev *d, struct dev_weight *w);
     size_t (*weight_bytes)(const struct weight_desc *w, enum eng_precision p); /* of the packing */
-    bool
-        weights_in_place; /* it reads a weight's bytes after weight_open; others do for `rows` only */
+    bool weights_in_place; /* it reads them after weight_open; others do for `rows` only */
 
     int (*kv_open)(struct dev *d, struct dev_kv **out, const struct kv_desc *k, struct err *e);
     void (*kv_close)(struct dev *d, struct dev_kv *kv);
     size_t (*kv_block_bytes)(const struct kv_desc *k); /* one block, all layers */
+
+    /* Zeroed. NULL in a backend that has no op of OPS_STATE_LIST. */
+    int (*state_open)(struct dev *d, struct dev_state **o, const struct state_desc *s,
+                      struct err *e);
+    void (*state_close)(struct dev *d, struct dev_state *s);
 
     /* `m` describes the rows of all ops until the next step_begin. */
     int (*step_begin)(struct dev *d, const struct step_meta *m);
@@ -197,7 +204,8 @@ struct backend {
 #define OPS_FIELD(name) int (*name)(struct dev * d, const struct op_##name *a);
     OPS_LIST(OPS_FIELD)
     OPS_IMAGE_LIST(OPS_FIELD)
-    OPS_MOE_LIST(OPS_FIELD) /* NULL in a backend that has none of them */
+    OPS_MOE_LIST(OPS_FIELD)   /* NULL in a backend that has none of them */
+    OPS_STATE_LIST(OPS_FIELD) /* the same */
 #undef OPS_FIELD
 };
 

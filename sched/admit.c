@@ -78,10 +78,12 @@ static bool scoring(const struct seq *q)
     return !q->choice && r->prompt_logprobs >= 0 && q->n_scored < r->n_prompt - 1;
 }
 
-/* Longest reusable prefix goes to q->block as bare numbers; *in_use counts those held by others. */
-static int32_t match(const struct sched *s, struct seq *q, int32_t *in_use)
+/* Longest reusable prefix goes to q->block as bare numbers; *in_use counts those held by others. *snapshot: the state
+ * behind it. */
+static int32_t match(const struct sched *s, struct seq *q, int32_t *in_use, int32_t *snapshot)
 {
     *in_use = 0;
+    *snapshot = -1;
     if (!s->prefix)
         return 0;
     int32_t limit = sched__seq_goal(q);
@@ -93,6 +95,10 @@ static int32_t match(const struct sched *s, struct seq *q, int32_t *in_use)
         return 0;
     int32_t n = prefix_match(s->prefix, q->req->r->cache_salt, q->tok, limit / s->info.block_len,
                              &q->block[0].id);
+    int32_t all = n;
+    n = sched__state_match(s, q, n, snapshot);
+    for (int32_t i = n; i < all; i++)
+        q->block[i].id = 0;
     for (int32_t i = 0; i < n; i++)
         *in_use += block_refs(s->pool, q->block[i].id) > 0;
     return n;
@@ -132,8 +138,11 @@ static int try_start(struct sched *s, struct seq *q)
     if (sched__seq_memory(s, q))
         return ERR_NOMEM;
     bool coming;
-    int32_t n_share = match(s, q, &in_use), computed = n_share * s->info.block_len;
-    const struct seq *from = scoring(q) || !q->req->max_out ? NULL : fork_source(q->req, &coming);
+    int32_t snapshot, n_share = match(s, q, &in_use, &snapshot),
+                      computed = n_share * s->info.block_len;
+    /* A state can't go back to the prompt: siblings begin at its last snapshot. */
+    const struct seq *from =
+        scoring(q) || !q->req->max_out || s->states ? NULL : fork_source(q->req, &coming);
     if (from && computed < q->req->r->n_prompt - 1) {
         computed = q->req->r->n_prompt - 1;
         n_share = sched__blocks(s, computed);
@@ -144,6 +153,10 @@ static int try_start(struct sched *s, struct seq *q)
     if (s->n_run && avail < expected(s, q, in_use)) {
         memset(q->block, 0, (size_t)q->cap_block * sizeof *q->block);
         q->avail_tried = avail;
+        return ERR_FULL;
+    }
+    if (s->states && sched__state_start(s, q, snapshot)) {
+        memset(q->block, 0, (size_t)q->cap_block * sizeof *q->block);
         return ERR_FULL;
     }
     for (int32_t i = 0; i < n_share; i++)

@@ -81,11 +81,32 @@ static int check_sharing(const struct sched *s, const int32_t *holds, struct err
     return 0;
 }
 
+static int check_states(const struct sched *s, struct err *e)
+{
+    int rc = state_pool_check(s->states, e);
+    for (int32_t i = 0; !rc && i < s->info.n_state; i++) {
+        int32_t n = 0;
+        for (int k = 0; k < s->n_run; k++) {
+            const struct seq_recurrent *t = &s->run[k]->rec;
+            n += (t->slot == i) + (t->kept == i) + (t->src == i && t->src != t->slot);
+        }
+        if (n != state_refs(s->states, i))
+            rc = err_set(e, ERR_INTERNAL, "state slot %d has %d refs, sequences hold %d", i,
+                         state_refs(s->states, i), n);
+    }
+    for (int k = 0; !rc && k < s->n_run; k++)
+        if (s->run[k]->rec.slot < 0)
+            rc = err_set(e, ERR_INTERNAL, "run[%d] has no state slot", k);
+    return rc;
+}
+
 int sched_check(const struct sched *s, struct err *e)
 {
     int rc = block_pool_check(s->pool, e);
     if (!rc && s->prefix)
         rc = prefix_check(s->prefix, e);
+    if (!rc && s->states)
+        rc = check_states(s, e);
     if (rc)
         return rc;
     int32_t *holds = xcalloc((size_t)s->info.n_block, sizeof *holds);

@@ -246,6 +246,7 @@ static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_pree
     } else if (q->req->max_out && n >= to_go(q) && left < 1) {
         n = to_go(q) - 1;
     }
+    n = sched__state_chunk(s, q, n);
     if (n > 0)
         n = make_room(s, q, n, may_preempt || q == s->run[0]);
     if (n <= 0)
@@ -259,6 +260,7 @@ static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_pree
                             .pos = q->n_computed,
                             .block = &q->block[0].id,
                             .n_block = q->n_block};
+    sched__state_plan(s, q, at);
     en->samples = add_rows(p, at, q, n);
     p->n_tok += n;
     q->last_step = s->n_plan;

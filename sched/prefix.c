@@ -32,6 +32,8 @@ static void unlink_block(struct prefix *x, block_id id)
     }
     *at = l->next;
     *l = (struct link){0};
+    if (x->o.gone)
+        x->o.gone(x->o.arg, id);
 }
 
 static void on_evict(void *arg, block_id id)

@@ -19,7 +19,10 @@ struct prefix_opts {
     int32_t block_len;   /* tokens a block */
     uint64_t layout_id;  /* KV dtype and layout */
     struct hash_key key; /* secret */
-    uint64_t hash_mask;  /* 0 = all bits; tests force equal hashes with fewer */
+    void (*gone)(void *arg,
+                 block_id id); /* an indexed block is forgotten or evicted; may be NULL */
+    void *arg;
+    uint64_t hash_mask; /* 0 = all bits; tests force equal hashes with fewer */
 };
 
 /* Registers itself as the pool's eviction callback. ERR_NOMEM. */

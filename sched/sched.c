@@ -24,6 +24,8 @@ static void set_defaults(struct sched *s, const struct sched_opts *o)
     *d = *o;
     if (d->max_running <= 0 || d->max_running > s->info.max_seqs)
         d->max_running = s->info.max_seqs;
+    if (s->info.n_state > 0 && d->max_running > s->info.n_state)
+        d->max_running = s->info.n_state;
     if (d->step_tokens <= 0 || d->step_tokens > s->info.max_rows)
         d->step_tokens = s->info.max_rows;
     if (d->age_us <= 0)
@@ -37,14 +39,23 @@ static void set_defaults(struct sched *s, const struct sched_opts *o)
     s->next_deadline = INT64_MAX;
 }
 
+static void block_gone(void *arg, block_id id)
+{
+    state_forget(arg, id);
+}
+
 static int open_parts(struct sched *s, struct err *e)
 {
     int rc = block_pool_open(&s->pool, s->info.n_block, NULL, NULL, e);
+    if (!rc && s->info.n_state > 0)
+        rc = state_pool_open(&s->states, s->info.n_state, s->info.n_block, e);
     if (rc)
         return rc;
     struct prefix_opts po = {.block_len = s->info.block_len,
                              .layout_id = s->info.layout_id,
                              .key = hash_key_random(),
+                             .gone = s->states ? block_gone : NULL,
+                             .arg = s->states,
                              .hash_mask = s->o.hash_mask};
     if (!s->o.no_prefix_cache && (rc = prefix_open(&s->prefix, s->pool, &po, e)))
         return rc;
@@ -128,6 +139,7 @@ void sched_close(struct sched *s)
     sched__req_bury(s);
     prefix_close(s->prefix);
     block_pool_close(s->pool);
+    state_pool_close(s->states);
     plan_free(&s->ring[0]);
     plan_free(&s->ring[1]);
     free(s->run);
@@ -236,8 +248,10 @@ static struct sreq *sreq_new(struct sched *s, struct request *r)
     q->max_out = r->max_tokens < room ? r->max_tokens : room;
     q->n_live = q->n_ready = r->n;
     q->n_cached = -1;
-    for (int i = 0; i < r->n; i++)
+    for (int i = 0; i < r->n; i++) {
         q->seq[i] = (struct seq){.req = q, .choice = i, .n_known = r->n_prompt, .avail_tried = -1};
+        sched__state_init(&q->seq[i]);
+    }
     return q;
 }
 
@@ -353,6 +367,7 @@ static int begin_step(struct sched *s, struct err *e)
         struct plan_entry *en = &p->entry[i];
         en->q->n_computed += en->n_tok;
         en->q->n_flight++;
+        sched__state_begun(s, en->q);
         en->q->n_coming += en->samples;
         en->q->ref = STEP_SAMPLED(en->first_logit + p->seq[i].n_logit - 1);
     }

@@ -6,6 +6,7 @@
 #include "sched/plan.h"
 #include "sched/prefix.h"
 #include "sched/sched.h"
+#include "sched/state.h"
 
 /* Legal moves are the table in seq.c. */
 enum seq_state {
@@ -46,6 +47,13 @@ struct seq {
         int32_t n;     /* reasoning tokens so far */
         int32_t force; /* the next one of r->think->force, or -1 */
     } think;
+    struct seq_recurrent { /* of a model with recurrent states; seq_state.c */
+        int32_t slot, src; /* the next step's; -1 */
+        int32_t kept;      /* a slot that becomes the snapshot of block number kept_at; -1 */
+        int32_t kept_at;
+        bool kept_rolling;
+        block_id rolling; /* whose snapshot its next one replaces; 0 */
+    } rec;
     int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
 };
 
@@ -72,10 +80,11 @@ struct sched {
     struct sched_opts o;
     int32_t n_ctx; /* longest sequence: the context, or the pool if that is smaller */
     struct block_pool *pool;
-    struct prefix *prefix; /* NULL with no_prefix_cache */
-    struct plan ring[2];   /* [first] is that of the oldest open step */
-    int first, n_open;     /* open steps, at most 2 within sched_step, 1 between calls */
-    struct plan *plan;     /* the one being made, or made last */
+    struct prefix *prefix;     /* NULL with no_prefix_cache */
+    struct state_pool *states; /* NULL: the model has no recurrent states */
+    struct plan ring[2];       /* [first] is that of the oldest open step */
+    int first, n_open;         /* open steps, at most 2 within sched_step, 1 between calls */
+    struct plan *plan;         /* the one being made, or made last */
     uint64_t n_plan;
     int64_t end_us;    /* when the last step ended, 0 = not busy since */
     struct seq **run;  /* [n_run] by (priority,) arrival, choice; run[0] is never preempted */
@@ -108,6 +117,20 @@ void sched__seq_preempt(struct sched *s, struct seq *q);
 void sched__seq_end(struct sched *s, struct seq *q);      /* from any state but DONE; no event */
 void sched__seq_index(struct sched *s, struct seq *q);    /* offer newly full blocks */
 void sched__seq_distrust(struct sched *s, struct seq *q); /* forget its blocks' content */
+
+/* seq_state.c: without states all of it does nothing */
+void sched__state_init(struct seq *q);
+/* Of n tokens, so many that a chunk ends where a snapshot is to be taken. */
+int32_t sched__state_chunk(const struct sched *s, const struct seq *q, int32_t n);
+/* A slot for q, which begins from a snapshot or, -1, from nothing. ERR_FULL. */
+int sched__state_start(struct sched *s, struct seq *q, int32_t snapshot);
+void sched__state_plan(struct sched *s, struct seq *q, struct step_seq *at); /* q is in the plan */
+void sched__state_begun(struct sched *s, struct seq *q);
+void sched__state_indexed(struct sched *s, struct seq *q); /* n_indexed has grown */
+void sched__state_leave(struct sched *s, struct seq *q);   /* before its blocks go */
+/* Of n matched blocks (in q->block), those up to the last one with a snapshot. */
+int32_t sched__state_match(const struct sched *s, const struct seq *q, int32_t n,
+                           int32_t *snapshot);
 
 /* sched.c */
 void sched__emit_finish(struct sched *s, struct seq *q, enum finish_reason why, int32_t stop);

@@ -99,6 +99,7 @@ void sched__seq_preempt(struct sched *s, struct seq *q)
     CHECK(!q->n_flight && !q->n_coming);
     sched__seq_move(q, SEQ_PREEMPTED);
     leave_slot(s, q);
+    sched__state_leave(s, q);
     drop_blocks(s, q);
     q->avail_tried = -1;
     q->req->n_preempted++;
@@ -110,6 +111,7 @@ void sched__seq_end(struct sched *s, struct seq *q)
     if (q->state == SEQ_RUNNING)
         leave_slot(s, q);
     sched__plan_forget(s, q);
+    sched__state_leave(s, q);
     drop_blocks(s, q);
     q->n_coming = 0;
     sched__seq_move(q, SEQ_DONE);
@@ -140,6 +142,7 @@ void sched__seq_index(struct sched *s, struct seq *q)
         block_drop(s->pool, own);
         *own = first;
     }
+    sched__state_indexed(s, q);
 }
 
 void sched__seq_distrust(struct sched *s, struct seq *q)

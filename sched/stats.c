@@ -52,4 +52,8 @@ void sched_stats_get(const struct sched *s, struct sched_stats *out)
     out->blocks_total = block_pool_total(s->pool);
     out->blocks_used = out->blocks_total - block_pool_free(s->pool);
     out->blocks_cached = block_pool_cached(s->pool);
+    if (!s->states)
+        return;
+    out->states_total = state_pool_total(s->states);
+    out->states_cached = state_pool_cached(s->states);
 }

@@ -83,6 +83,7 @@ struct sched_stats {      /* a consistent snapshot */
         blocks_cached; /* used: held by live sequences; cached: prefix reuse only */
     uint64_t prompt_tokens, generated_tokens;
     uint64_t prefix_queries, prefix_hits; /* tokens */
+    int32_t states_total, states_cached;  /* slots for recurrent states; of those, snapshots */
     uint64_t preemptions, steps, cancelled;
     uint64_t step_tokens_hist[16]; /* rows per step: counts for <= 1 2 4 8 ... 16384, +Inf */
     double step_tokens_sum;

@@ -30,6 +30,7 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
                            .no_pin = !c->pin,
                            .n_ctx = (int32_t)c->ctx_size,
                            .kv_bytes = (size_t)c->kv_bytes,
+                           .n_state = (int)c->state_slots,
                            .kv_dtype = given(c->kv_dtype, "auto"),
                            .max_seqs = (int)c->max_sequences,
                            .max_rows = (int)c->step_tokens,
@@ -68,6 +69,8 @@ static void json_print(struct buf *b, const char *path, const struct eng_memory 
             "\"context_tokens\":%d,\"kv_blocks\":%d",
             m->file, m->weights, m->kv, m->work, m->total, m->available, m->kv_per_token, m->n_ctx,
             m->n_block);
+    if (m->state)
+        buf_fmt(b, ",\"state_bytes\":%zu", m->state);
     if (m->image_size)
         buf_fmt(b,
                 ",\"image_size\":%d,\"image_encode_bytes\":%zu,\"image_denoise_bytes\":%zu,"
@@ -96,6 +99,8 @@ static void text_print(struct buf *b, const char *path, const struct eng_memory 
     if (!m->image_size)
         buf_fmt(b, "  KV cache        %10.1f MiB  %d blocks, %zu bytes a token\n",
                 (double)m->kv / mib, m->n_block, m->kv_per_token);
+    if (m->state)
+        buf_fmt(b, "  states          %10.1f MiB\n", (double)m->state / mib);
     buf_fmt(b, "  work space      %10.1f MiB\n", (double)m->work / mib);
     buf_fmt(b, "  total           %10.1f MiB\n", (double)m->total / mib);
     buf_fmt(b, "  available       %10.1f MiB\n", (double)m->available / mib);

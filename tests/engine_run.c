@@ -20,6 +20,7 @@ void run_seq_init(struct run_seq *s, const int32_t *ids, int32_t n, int32_t firs
     s->n_tok = s->n_prompt = n;
     for (int i = 0; i < RUN_BLOCK_MAX; i++)
         s->block[i] = first_block + i;
+    s->slot = first_block;
     s->row = (struct sample_row){.top_p = 1, .repetition_penalty = 1, .target = -1, .n_top = -1};
 }
 
@@ -41,6 +42,7 @@ void run_step(struct engine *g, struct run_seq *const *seq, const int32_t *n, in
     for (int i = 0; i < n_seq; i++) {
         struct run_seq *s = seq[i];
         int32_t end = s->n_done + n[i];
+        int32_t n_state = eng_info(g)->n_state, slot = n_state ? s->slot % n_state : 0;
         assert_true(n[i] > 0 && end <= s->n_tok && end < RUN_TOK_MAX);
         s->row.position = (uint32_t)s->n_tok;
         s->row.hist = s->tok;
@@ -51,6 +53,8 @@ void run_step(struct engine *g, struct run_seq *const *seq, const int32_t *n, in
                                     .pos = s->n_done,
                                     .block = s->block,
                                     .n_block = (end + 15) / 16,
+                                    .state_src = s->n_done ? slot : -1,
+                                    .state_dst = slot,
                                     .n_logit = end == s->n_tok,
                                     .rows = &s->row,
                                     .out = &s->out};
@@ -93,6 +97,7 @@ void run_logits(struct engine *g, const int32_t *ids, int32_t n, int32_t first_b
                             .n_tok = n,
                             .block = s.block,
                             .n_block = (n + 15) / 16,
+                            .state_src = -1,
                             .n_logit = n,
                             .rows = rows,
                             .out = out};

@@ -25,8 +25,15 @@ struct open_step {
     int64_t done_us;
 };
 
+/* A recurrent state: how many tokens it has seen, and their hash. */
+struct state {
+    int32_t n; /* POISON: written by nobody */
+    uint64_t hash;
+};
+
 struct engine {
-    struct slot *slot; /* [n_block, block_len] */
+    struct slot *slot;   /* [n_block, block_len] */
+    struct state *state; /* [n_state] */
     bool failed;
     struct open_step ring[2]; /* [turn] is the next one's */
     int turn, n_open;
@@ -77,6 +84,9 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
     g->slot = xcalloc(n_slot(), sizeof *g->slot);
     for (size_t i = 0; i < n_slot(); i++)
         g->slot[i].tok = POISON;
+    g->state = xcalloc((size_t)fake.info.n_state + 1, sizeof *g->state);
+    for (int32_t i = 0; i < fake.info.n_state; i++)
+        g->state[i].n = POISON;
     fake_count.opens++;
     *out = the_engine = g;
     return 0;
@@ -89,6 +99,7 @@ void eng_close(struct engine *g)
     CHECK(!g->n_open || g->failed); /* the scheduler closes what it began */
     CHECK(!fake_count.jobs_open);
     free(g->slot);
+    free(g->state);
     free(g);
     the_engine = NULL;
     fake_count.closes++;
@@ -245,6 +256,31 @@ static void write_rows(struct engine *g, const struct step_seq *q)
     }
 }
 
+/* Every state is read before one is written, as no order among sequences may matter. */
+static void move_states(struct engine *g, const struct step_plan *p)
+{
+    struct state next[64];
+    CHECK(p->n_seq <= 64);
+    for (int i = 0; i < p->n_seq; i++) {
+        const struct step_seq *q = &p->seq[i];
+        next[i] = (struct state){0, 1};
+        CHECK(q->state_dst >= 0 && q->state_dst < fake.info.n_state);
+        CHECK(q->state_src >= -1 && q->state_src < fake.info.n_state);
+        if (q->state_src >= 0)
+            next[i] = g->state[q->state_src];
+        CHECK(next[i].n == q->pos); /* the state of this place, and of these tokens */
+        CHECK(next[i].hash == (q->pos ? slot_of(g, q, q->pos - 1)->hash : 1));
+        for (int32_t k = 0; k < q->n_tok; k++)
+            next[i].hash = hash_next(next[i].hash, slot_of(g, q, q->pos + k)->tok);
+        next[i].n += q->n_tok;
+        for (int j = 0; j < p->n_seq; j++)
+            CHECK(j == i ||
+                  (p->seq[j].state_dst != q->state_dst && p->seq[j].state_src != q->state_dst));
+    }
+    for (int i = 0; i < p->n_seq; i++)
+        g->state[p->seq[i].state_dst] = next[i];
+}
+
 static void answer_rows(struct engine *g, struct open_step *b, const struct step_seq *q)
 {
     static int32_t back[1 << 16];
@@ -289,6 +325,8 @@ int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
     do_copies(g, p);
     for (int i = 0; i < p->n_seq; i++)
         write_rows(g, &p->seq[i]);
+    if (fake.info.n_state > 0)
+        move_states(g, p);
     for (int i = 0; i < p->n_seq; i++)
         answer_rows(g, b, &p->seq[i]);
     g->turn = !g->turn;

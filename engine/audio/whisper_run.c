@@ -182,8 +182,24 @@ static int text_meta(struct whisper *m, const struct whisper_row *row, int n_row
     }
     start[n_row] = one[rows] = rows;
     (void)stride;
-    m->self = (struct step_meta){rows, n_row, n_logit, tok, pos, start, self, m->blk_text, logit};
-    m->cross = (struct step_meta){rows, rows, n_logit, tok, end, one, cross, m->blk_sound, logit};
+    m->self = (struct step_meta){.n_row = rows,
+                                 .n_seq = n_row,
+                                 .n_logit = n_logit,
+                                 .tok = tok,
+                                 .pos = pos,
+                                 .seq_start = start,
+                                 .block_table = self,
+                                 .block_stride = m->blk_text,
+                                 .logit_row = logit};
+    m->cross = (struct step_meta){.n_row = rows,
+                                  .n_seq = rows,
+                                  .n_logit = n_logit,
+                                  .tok = tok,
+                                  .pos = end,
+                                  .seq_start = one,
+                                  .block_table = cross,
+                                  .block_stride = m->blk_sound,
+                                  .logit_row = logit};
     return rows;
 }
 

@@ -321,4 +321,7 @@ const struct backend cpu_backend = {.abi = BACKEND_ABI,
                                     .sample = cpu__sample,
                                     .kv_copy = cpu__kv_copy,
 #define CPU_IMAGE_FIELD(name) .name = cpu__##name,
-                                    OPS_IMAGE_LIST(CPU_IMAGE_FIELD)};
+                                    .state_open = cpu__state_open,
+                                    .state_close = cpu__state_close,
+                                    OPS_IMAGE_LIST(CPU_IMAGE_FIELD)
+                                        OPS_STATE_LIST(CPU_IMAGE_FIELD)};

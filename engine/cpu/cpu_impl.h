@@ -127,6 +127,11 @@ int cpu__seg_of(const struct image_layout *y, int64_t row); /* the segment of a 
 int cpu__image_begin(struct dev *d, const struct image_meta *m);
 #define CPU_IMAGE_DECL(name) int cpu__##name(struct dev *d, const struct op_##name *a);
 OPS_IMAGE_LIST(CPU_IMAGE_DECL)
+/* cpu_state.c */
+OPS_STATE_LIST(CPU_IMAGE_DECL)
 #undef CPU_IMAGE_DECL
+int cpu__state_open(struct dev *d, struct dev_state **out, const struct state_desc *s,
+                    struct err *e);
+void cpu__state_close(struct dev *d, struct dev_state *s);
 
 #endif

@@ -3,6 +3,8 @@
  * still fault at the first tile instruction, so that one is tried in a child process. */
 #include "engine/cpu/dispatch.h"
 
+#include "engine/cpu/kern_state.h"
+
 #include <cpuid.h>
 #include <errno.h>
 #include <pthread.h>
@@ -15,7 +17,7 @@
 #define TABLES(i, ...)                                                                             \
     {                                                                                              \
         .name = #i, .gemm = &cpu_gemm_##i, .norm = &cpu_norm_##i, .attn = &cpu_attn_##i,           \
-        .sample = &cpu_sample_##i, .image = &cpu_image_##i, __VA_ARGS__                            \
+        .sample = &cpu_sample_##i, .image = &cpu_image_##i, .state = &cpu_state_##i, __VA_ARGS__   \
     }
 const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
                                             TABLES(amx, .attend = &cpu_attend_amx)};

@@ -269,6 +269,12 @@ int ckpt_num_at(struct ckpt *c, const char *key, const char *json, int i, double
     return 0;
 }
 
+bool ckpt_is_num(const struct ckpt *c, const char *json, int i)
+{
+    char at[KEY_MAX];
+    return c->config && !locate(c, NULL, json, at) && config_is_num(c->config, at, i);
+}
+
 int ckpt_str_at(struct ckpt *c, const char *json, int i, struct view *out, struct err *e)
 {
     char at[KEY_MAX];

@@ -57,6 +57,8 @@ int ckpt_len(struct ckpt *c, const char *key, const char *json);
 int ckpt_num_at(struct ckpt *c, const char *key, const char *json, int i, double *out,
                 struct err *e);
 int ckpt_str_at(struct ckpt *c, const char *json, int i, struct view *out, struct err *e);
+/* Whether a folder's value (i < 0), or its element i, is a number; for values that may be a word, too. */
+bool ckpt_is_num(const struct ckpt *c, const char *json, int i);
 /* How a message should call the value: "llama.block_count", "config.json: num_hidden_layers"; in dst [n]. */
 const char *ckpt_key_text(const struct ckpt *c, const char *key, const char *json, char *dst,
                           size_t n);

@@ -225,6 +225,12 @@ bool config_null_at(const struct config *c, const char *key, int i)
     return i >= 0 && json_is_null(json_array_get(find(c, key), (size_t)i));
 }
 
+bool config_is_num(const struct config *c, const char *key, int i)
+{
+    const json_t *v = find(c, key);
+    return json_is_number(i < 0 ? v : json_array_get(v, (size_t)i));
+}
+
 int config_n_key(const struct config *c)
 {
     return (int)json_object_size(c->root);

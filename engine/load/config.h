@@ -37,6 +37,8 @@ const char *config_str_at(struct config *c, const char *key, int i);
 /* Whether the array has an element i and it is null; notes nothing. */
 bool config_null_at(const struct config *c, const char *key, int i);
 /* Keys of the object (in file order). */
+/* Whether the value (i < 0) or the array's element i is there and a number; notes nothing. */
+bool config_is_num(const struct config *c, const char *key, int i);
 int config_n_key(const struct config *c);
 const char *config_key_at(const struct config *c, int i);
 

@@ -378,6 +378,11 @@ static void vector_convert(const struct weight_row *r, float *v, int64_t n)
         v[i] = -expf(v[i]);
 }
 
+static bool rows_moved(const struct weight_plan *p, const struct bind *b)
+{
+    return b->row->hf_row && (p->hf || (b->row->flags & WEIGHT_ROW_ANY));
+}
+
 static int vector_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
                        float *tmp, struct err *e)
 {
@@ -385,7 +390,7 @@ static int vector_load(struct weight_set *s, const struct weight_plan *p, const 
     for (int i = 0; i < b->n_part; i++) {
         const struct piece *q = &p->piece[b->piece + i];
         const struct quant_format *f = quant_format_get(q->t.fmt);
-        if (p->hf && b->row->hf_row)
+        if (rows_moved(p, b))
             for (int64_t k = 0; k < q->n_out; k++)
                 f->decode(q->at + b->row->hf_row(p->hp, i, k) * f->block_bytes, tmp + at + k, 1);
         else
@@ -423,7 +428,7 @@ static int part_convert(const struct weight_plan *p, const struct bind *b, struc
     size_t v = (size_t)f->block_bytes, n_in = (size_t)d->n_in, n_out = (size_t)w->n_out;
     for (size_t o = 0; o < n_out; o++) {
         size_t from = r->hf_row ? (size_t)r->hf_row(p->hp, i, (int64_t)o) : o;
-        if (!(r->flags & WEIGHT_HF_T))
+        if (!p->hf || !(r->flags & WEIGHT_HF_T))
             memcpy(own + o * row, src + from * row, row);
         else
             for (size_t k = 0; k < n_in; k++)
@@ -438,7 +443,7 @@ static int matrix_load(struct weight_set *s, const struct weight_plan *p, const 
                        int x, struct err *e)
 {
     struct weight_desc d = bind_desc(p, b, x);
-    bool convert = p->hf && (b->row->hf_row || (b->row->flags & WEIGHT_HF_T));
+    bool convert = rows_moved(p, b) || (p->hf && (b->row->flags & WEIGHT_HF_T));
     bool keep = convert && (d.rows || s->be->weights_in_place);
     int rc = 0, n_own = 0;
     void *own[3] = {0};

@@ -22,6 +22,7 @@ enum weight_flag {
     WEIGHT_HF_NEG_EXP = 256, /* -exp(v) */
     WEIGHT_HF_T = 512,       /* a matrix (or each expert's) stored as [n_in, n_out] */
     WEIGHT_ELSE = 1024,      /* looked for only where the row before has no tensor */
+    WEIGHT_ROW_ANY = 4096,   /* hf_row holds for GGUF files too */
 };
 
 struct model_hp;

@@ -12,6 +12,13 @@ int model_norm(struct model *m, struct tensor dst, struct tensor x, struct tenso
                     .eps = m->hp.norm_eps, .center = m->hp.norm == NORM_LAYER);
 }
 
+int model_scale(struct model *m, struct tensor x, float factor)
+{
+    if (factor == 0 || factor == 1)
+        return 0;
+    return MODEL_OP(m, scale, .x = x, .scale = factor);
+}
+
 /* Norms of q and k over all heads at once, before the rotation. */
 static int norm_all(struct model *m, const struct model_layer *l, struct tensor qkv)
 {
@@ -35,10 +42,14 @@ int model_mix_attn(struct model *m, int layer, int n, bool attend)
     const struct model_layer *l = &m->layer[layer];
     const struct model_hp *hp = &m->hp;
     const struct layer_hp *y = &hp->layer[layer];
-    struct tensor qkv = model_rows(m->work.qkv, n);
-    int rc = MODEL_OP(m, linear, .dst = qkv, .src = model_rows(m->work.h, n), .w = l->qkv,
+    int64_t n_gate = hp->attn_gate ? hp->dim[DIM_Q] : 0;
+    struct tensor all = model_rows(m->work.qkv, n);
+    struct tensor qkv = tensor_cols(all, n_gate, hp->dim[DIM_QKV]);
+    int rc = MODEL_OP(m, linear, .dst = all, .src = model_rows(m->work.h, n), .w = l->qkv,
                       .bias = l->qkv_bias);
-    if (rc || (rc = norm_all(m, l, qkv)))
+    if (rc || (rc = model_scale(m, qkv, hp->mup.qkv)) ||
+        (rc = model_scale(m, tensor_cols(qkv, hp->dim[DIM_Q], hp->dim[DIM_KV]), hp->mup.k)) ||
+        (rc = norm_all(m, l, qkv)))
         return rc;
     rc = MODEL_OP(m, rope_kv, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
                   .head_dim = hp->head_dim, .n_rot = hp->n_rot,
@@ -49,10 +60,14 @@ int model_mix_attn(struct model *m, int layer, int n, bool attend)
                   .layer = y->kv);
     if (rc || !attend)
         return rc;
-    struct tensor att = model_rows(m->work.att, n);
+    struct tensor att =
+        tensor_2d(m->work.att.dtype, m->work.att.buf, m->work.att.off, n, hp->dim[DIM_Q]);
     rc = MODEL_OP(m, attn, .dst = att, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
                   .head_dim = hp->head_dim, .scale = hp->attn_scale, .window = y->window,
                   .softcap = hp->attn_softcap, .sinks = l->sinks, .kv = m->kv, .layer = y->kv);
+    if (!rc && n_gate)
+        rc = MODEL_OP(m, gated_norm, .dst = att, .x = att, .gate = tensor_cols(all, 0, n_gate),
+                      .act = GATE_SIGMOID);
     return rc || !l->attn_sub_norm.buf ? rc : norm_inside(m, att, l->attn_sub_norm);
 }
 
@@ -65,9 +80,13 @@ int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d
     int rc = MODEL_OP(m, linear, .dst = gu, .src = h, .w = l->up ? l->up : l->gate_up,
                       .bias = l->up ? l->up_bias : l->gate_up_bias);
     if (!rc)
+        rc = model_scale(m, tensor_cols(gu, 0, m->hp.dim[DIM_FF]), m->hp.mup.gate);
+    if (!rc)
         rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.act,
                       .single = l->up != NULL);
     if (!rc && l->ffn_sub_norm.buf)
         rc = norm_inside(m, ff, l->ffn_sub_norm);
-    return rc ? rc : MODEL_OP(m, linear, .dst = d, .src = ff, .w = l->down, .bias = l->down_bias);
+    if (!rc)
+        rc = MODEL_OP(m, linear, .dst = d, .src = ff, .w = l->down, .bias = l->down_bias);
+    return rc ? rc : model_scale(m, d, m->hp.mup.down);
 }

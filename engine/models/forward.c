@@ -8,15 +8,33 @@ static struct tensor no_tensor(void)
 
 int64_t model_mix_width(const struct model *m, int layer)
 {
-    (void)layer;
-    return m->hp.dim[DIM_Q];
+    int kind = m->hp.layer[layer].mixer;
+    return kind > MIX_MLA ? m->hp.dim[DIM_S_INNER] : m->hp.dim[DIM_Q];
+}
+
+/* What a layer's mixer leaves, in t (work.att or work.al). */
+static struct tensor mixed(const struct model *m, int layer, struct tensor t, int n)
+{
+    return tensor_2d(t.dtype, t.buf, t.off, n, model_mix_width(m, layer));
 }
 
 static int mix(struct model *m, int layer, int kind, int n, bool attend)
 {
     switch (kind) {
+    case MIX_NONE:
+        return 0;
     case MIX_ATTN:
         return model_mix_attn(m, layer, n, attend);
+    case MIX_MAMBA:
+        return model_mix_mamba(m, layer, n);
+    case MIX_MAMBA2:
+        return model_mix_mamba2(m, layer, n);
+    case MIX_DELTA:
+        return model_mix_delta(m, layer, n);
+    case MIX_CONV:
+        return model_mix_conv(m, layer, n);
+    case MIX_RWKV:
+        return model_mix_rwkv(m, layer, n);
     default:
         return ERR_UNSUPPORTED;
     }
@@ -29,6 +47,8 @@ static int ffn(struct model *m, int layer, struct tensor h, struct tensor d, int
         return model_ffn_dense(m, layer, h, d, n);
     case FFN_MOE:
         return model_ffn_moe(m, layer, h, d, n);
+    case FFN_RWKV:
+        return model_ffn_rwkv(m, layer, h, d, n);
     default:
         return ERR_UNSUPPORTED;
     }
@@ -46,8 +66,21 @@ static int block_end(struct model *m, struct tensor d, struct tensor w)
 /* Rows that a layer still needs behind its mixer. */
 struct rows {
     struct tensor x, h, att; /* stream, the mixer's input, its output */
+    struct tensor att2;      /* of the mixer beside it */
     int n;
 };
+
+/* The product behind a second mixer, added to d. */
+static int beside_add(struct model *m, int layer, const struct rows *r, struct tensor d)
+{
+    struct tensor d2 = model_rows(m->work.d2, r->n);
+    if (!m->hp.layer[layer].beside)
+        return 0;
+    int rc = MODEL_OP(m, linear, .dst = d2, .src = r->att2, .w = m->layer[layer].state.out);
+    if (!rc)
+        rc = model_scale(m, d2, m->hp.mup.ssm_out);
+    return rc ? rc : model_norm(m, no_tensor(), d, d2, no_tensor(), no_tensor());
+}
 
 /* att, x -> d, still to be added: output product, and the feed-forward block. */
 static int block_rest(struct model *m, int layer, const struct rows *r)
@@ -56,9 +89,14 @@ static int block_rest(struct model *m, int layer, const struct rows *r)
     struct tensor d = model_rows(m->work.d, r->n), d2 = model_rows(m->work.d2, r->n);
     struct tensor h = model_rows(m->work.h, r->n);
     int kind = m->hp.layer[layer].ffn;
+    if (m->hp.layer[layer].mixer == MIX_NONE) { /* the only norm is before the feed-forward block */
+        int end = ffn(m, layer, r->h, d, r->n);
+        return end ? end : block_end(m, d, l->ffn_post_norm);
+    }
     int rc =
         MODEL_OP(m, linear, .dst = d, .src = r->att, .w = l->attn_out, .bias = l->attn_out_bias);
-    if (rc || (rc = block_end(m, d, l->attn_post_norm)) || kind == FFN_NONE)
+    if (rc || (rc = model_scale(m, d, m->hp.mup.attn_out)) || (rc = beside_add(m, layer, r, d)) ||
+        (rc = block_end(m, d, l->attn_post_norm)) || kind == FFN_NONE)
         return rc;
     if (m->hp.parallel) {
         struct tensor in = r->h;
@@ -96,14 +134,19 @@ static int last_layer(struct model *m, int layer, int n, int n_logit)
 {
     struct rows r = {.x = model_rows(m->work.xl, n_logit),
                      .h = model_rows(m->work.hl, n_logit),
-                     .att = model_rows(m->work.al, n_logit),
+                     .att = mixed(m, layer, m->work.al, n_logit),
                      .n = n_logit};
     int rc = MODEL_OP(m, gather, .dst = r.x, .src = model_rows(m->work.x, n));
-    if (!rc && m->hp.parallel)
+    bool bare = m->hp.layer[layer].mixer == MIX_NONE;
+    if (!rc && (m->hp.parallel || bare))
         rc = MODEL_OP(m, gather, .dst = r.h, .src = model_rows(m->work.h, n));
-    if (rc)
-        return rc;
-    rc = MODEL_OP(m, gather, .dst = r.att, .src = model_rows(m->work.att, n));
+    if (!rc && !bare)
+        rc = MODEL_OP(m, gather, .dst = r.att, .src = mixed(m, layer, m->work.att, n));
+    if (!rc && m->hp.layer[layer].beside) {
+        r.att2 = m->work.al2;
+        r.att2.shape[0] = n_logit;
+        rc = MODEL_OP(m, gather, .dst = r.att2, .src = model_rows(m->work.att2, n));
+    }
     if (rc || (rc = block_rest(m, layer, &r)))
         return rc;
     return head(m, r.x, model_rows(m->work.d, n_logit), n_logit);
@@ -119,25 +162,36 @@ static int embed(struct model *m, int n)
     return model_norm(m, x, x, no_tensor(), m->embd_norm, m->embd_norm_b);
 }
 
+/* d, x -> logits, when all rows went through the last layer. */
+static int head_of_all(struct model *m, int n, int n_logit)
+{
+    struct tensor x = model_rows(m->work.x, n), xl = model_rows(m->work.xl, n_logit);
+    int rc = model_norm(m, no_tensor(), x, model_rows(m->work.d, n), no_tensor(), no_tensor());
+    if (!rc)
+        rc = MODEL_OP(m, gather, .dst = xl, .src = x);
+    return rc ? rc : head(m, xl, no_tensor(), n_logit);
+}
+
 int model_forward_decoder(struct model *m, const struct step_meta *meta)
 {
     int n = meta->n_row, last = m->hp.n_layer - 1;
-    struct rows r = {.x = model_rows(m->work.x, n),
-                     .h = model_rows(m->work.h, n),
-                     .att = model_rows(m->work.att, n),
-                     .n = n};
+    struct rows r = {.x = model_rows(m->work.x, n), .h = model_rows(m->work.h, n), .n = n};
+    bool whole = m->hp.layer[last].ffn == FFN_RWKV; /* it leaves a state, too */
     int rc = embed(m, n);
     for (int i = 0; i <= last && !rc; i++) {
         const struct model_layer *l = &m->layer[i];
         bool attend = i < last || meta->n_logit > 0;
         rc = model_norm(m, r.h, r.x, i ? model_rows(m->work.d, n) : no_tensor(), l->attn_norm,
                         l->attn_norm_b);
-        if (rc || (rc = mix(m, i, m->hp.layer[i].mixer, n, attend)))
+        if (rc || (rc = mix(m, i, m->hp.layer[i].mixer, n, attend)) ||
+            (m->hp.layer[i].beside && (rc = mix(m, i, m->hp.layer[i].beside, n, attend))))
             break;
-        if (i < last)
+        r.att2 = model_rows(m->work.att2, n);
+        r.att = mixed(m, i, m->work.att, n);
+        if (i < last || whole)
             rc = block_rest(m, i, &r);
     }
     if (rc || meta->n_logit == 0)
         return rc;
-    return last_layer(m, last, n, meta->n_logit);
+    return whole ? head_of_all(m, n, meta->n_logit) : last_layer(m, last, n, meta->n_logit);
 }

@@ -38,16 +38,19 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_A5,
                  DIM_A6,
                  DIM_A7,
-                 DIM_S0,
-                 DIM_S1,
-                 DIM_S2,
-                 DIM_S3,
-                 DIM_S4,
-                 DIM_S5,
-                 DIM_S6,
-                 DIM_S7,
-                 DIM_S8,
-                 DIM_S9,
+                 DIM_Q2,      /* q and its output gate */
+                 DIM_S_IN,    /* outputs of the first product */
+                 DIM_S_INNER, /* channels of the scan; values of all heads */
+                 DIM_S_CONV,  /* channels of the convolution */
+                 DIM_S_TAPS,  /* ... times its length */
+                 DIM_S_X,     /* dt, B and C of mamba 1 */
+                 DIM_S_RANK,  /* of dt */
+                 DIM_S_STATE,
+                 DIM_S_A, /* values of A */
+                 DIM_S_HEADS,
+                 DIM_S_KEYS,  /* keys of all key heads */
+                 DIM_S_VALUE, /* values of a head */
+                 DIM_S_BA,
                  DIM_COUNT
 };
 
@@ -105,6 +108,29 @@ struct moe_hp {
     float act_limit; /* ACT_SWIGLU_OAI: clamp */
 };
 
+/* Layers with a recurrent state (ops_state.h): sizes by the kinds that use them. */
+struct state_hp {
+    int32_t n_conv;            /* length of the convolution */
+    int32_t d_inner, n_state;  /* mamba: channels, values a channel's state has */
+    int32_t n_rank;            /* mamba 1: width of dt before its product */
+    int32_t n_head, head_dim;  /* mamba 2, delta: heads of values */
+    int32_t n_group;           /* mamba 2: of B and C */
+    int32_t n_key_head, d_key; /* delta */
+    float dt_min, dt_max;
+    bool inner_norm;     /* mamba 1: dt, B and C are normed (Falcon: without weights) */
+    bool norm_then_gate; /* mamba 2: of what the scan gives */
+    bool cycle;          /* delta: heads of keys repeat as a whole (see op_state_delta) */
+    float norm_eps;
+    int64_t n; /* floats of a layer's state; set by model_state_set */
+};
+
+/* Factors of products (maximal update parametrisation; Yang et al. 2022); 0 = 1. */
+struct mup_hp {
+    float qkv, k, attn_out; /* k's beside qkv's */
+    float ssm[5], ssm_out;  /* of the gate, x, B, C, dt that mamba 2 begins with */
+    float gate, down;       /* of a dense MLP */
+};
+
 /* Values come from the file's metadata; an architecture sets its defaults before they are read. */
 struct model_hp {
     int32_t n_layer, n_embd, n_ff, n_head, n_kv_head, head_dim, n_rot;
@@ -116,6 +142,9 @@ struct model_hp {
     bool norm_bare; /* norms without weights: an empty slot is a norm all the same */
     enum rope_style rope_style;
     enum act_kind act;
+    bool attn_gate; /* rows of qkv begin with DIM_Q gates: the output times their sigmoid */
+    bool
+        bare; /* set before model_hp_common: no attention and no MLP, so their keys may be absent or 0 */
     bool
         parallel; /* attention and MLP both read the layer's input; ffn_norm empty: the same norm */
     float rope_base, rope_factor;
@@ -138,6 +167,8 @@ struct model_hp {
     int32_t window;                       /* sliding window of local layers, tokens; 0 = none */
     float rope_base_local;                /* of local layers, unscaled; 0 = as the others */
     struct moe_hp moe;
+    struct state_hp state;
+    struct mup_hp mup;
     int64_t dim[DIM_COUNT]; /* derived */
     struct layer_hp
         layer[MODEL_LAYERS_MAX]; /* model_hp_common: attention and a dense MLP in each */
@@ -165,8 +196,14 @@ int model_hp_act(struct ckpt *c, const char *json, enum act_kind *out, struct er
 /* layer_types of config.json: fn for every layer with its text ("sliding_attention"). ERR_NOTFOUND: no such list. */
 int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
                          bool (*fn)(struct layer_hp *l, struct view type), struct err *e);
+/* Layers without KV heads by a GGUF file's list of head_count_kv get mixer `other`. (state_hp.c) */
+int model_hp_attends(struct model_hp *hp, struct ckpt *c, enum mixer_kind other, struct err *e);
 /* Numbers layers in the KV pool and the state pool. After hparams. */
 void model_layers_set(struct model_hp *hp);
 int model_kv_layers(const struct model_hp *hp);
+int model_state_layers(const struct model_hp *hp);
+/* Floats of a layer's state, and the dims that follow from hp->state; after the layer list. (state.c) */
+void model_state_set(struct model_hp *hp);
+#define MODEL_CTX_FREE (1 << 20) /* of a model that has no longest context */
 
 #endif

@@ -28,9 +28,9 @@ static const struct hp_row common[] = {
     INT("block_count", "num_hidden_layers|n_layer|n_layers|num_layers", n_layer, 1,
         MODEL_LAYERS_MAX),
     INT("embedding_length", "hidden_size|n_embd|d_model", n_embd, 1, WIDTH_MAX),
-    INT_OPT("feed_forward_length", "intermediate_size|n_inner|ffn_dim", n_ff, 1, WIDTH_MAX),
-    INT_OPT("attention.head_count", "num_attention_heads|n_head|n_heads", n_head, 1, 4096),
-    INT_OPT("attention.head_count_kv", "num_key_value_heads", n_kv_head, 1, 4096),
+    INT_OPT("feed_forward_length", "intermediate_size|n_inner|ffn_dim", n_ff, 0, WIDTH_MAX),
+    INT_OPT("attention.head_count", "num_attention_heads|n_head|n_heads", n_head, 0, 4096),
+    INT_OPT("attention.head_count_kv", "num_key_value_heads", n_kv_head, 0, 4096),
     INT_OPT("attention.key_length", "head_dim", head_dim, 2, HEAD_MAX),
     INT_OPT("rope.dimension_count", NULL, n_rot, 2, HEAD_MAX),
     INT_OPT("context_length",
@@ -57,13 +57,28 @@ static const struct hp_row common[] = {
     FLT_OPT(NULL, ROPE("high_freq_factor"), rope_high_freq, 1e-3, 1e6),
 };
 
+/* Hybrid models give some numbers of a GGUF file by layer, 0 where a layer has none: the largest counts. */
+static int largest(struct ckpt *c, const struct hp_row *r, int64_t *out, struct err *e)
+{
+    int n = ckpt_is_hf(c) ? 0 : ckpt_len(c, r->key, r->json), rc = 0;
+    double v, most = 0;
+    if (n < 2)
+        return ckpt_int(c, r->key, r->json, out, e);
+    for (int i = 0; i < n && !rc; i++) {
+        rc = ckpt_num_at(c, r->key, r->json, i, &v, e);
+        most = !rc && v > most ? v : most;
+    }
+    *out = most < 1e15 ? (int64_t)most : INT64_MAX;
+    return rc;
+}
+
 static int row_read(struct model_hp *hp, struct ckpt *c, const struct hp_row *r, struct err *e)
 {
     char *field = (char *)hp + r->field, name[200];
     int64_t i = 0;
     double v = 0;
     bool b = false;
-    int rc = r->type == HP_INT    ? ckpt_int(c, r->key, r->json, &i, e)
+    int rc = r->type == HP_INT    ? largest(c, r, &i, e)
              : r->type == HP_BOOL ? ckpt_bool(c, r->key, r->json, &b, e)
                                   : ckpt_num(c, r->key, r->json, &v, e);
     ckpt_key_text(c, r->key, r->json, name, sizeof name);
@@ -294,14 +309,18 @@ static int need(bool value, struct ckpt *c, const char *key, const char *json, s
 int model_hp_common(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int rc = model_hp_read(hp, c, common, (int)(sizeof common / sizeof *common), e);
-    if (rc || (rc = need(hp->n_ff, c, "feed_forward_length", "intermediate_size", e)) ||
-        (rc = need(hp->n_head, c, "attention.head_count", "num_attention_heads", e)) ||
+    if (rc || (rc = need(hp->n_ff || hp->bare, c, "feed_forward_length", "intermediate_size", e)) ||
+        (rc = need(hp->n_head || hp->bare, c, "attention.head_count", "num_attention_heads", e)) ||
         (rc = need(hp->n_ctx, c, "context_length", "max_position_embeddings", e)) ||
         (rc = need(hp->norm_eps >= 0, c, "attention.layer_norm_rms_epsilon", "rms_norm_eps", e)) ||
         (rc = scaling_read(hp, c, e)) || (rc = vocab_read(hp, c, e)) ||
-        (rc = heads_check(hp, c, e)) || (rc = value_check(hp, c, e)) || (rc = long_read(hp, c, e)))
+        (!hp->bare && ((rc = heads_check(hp, c, e)) || (rc = value_check(hp, c, e)) ||
+                       (rc = long_read(hp, c, e)))))
         return rc;
-    hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
+    if (hp->bare)
+        hp->n_head = hp->n_kv_head = hp->head_dim = hp->n_rot = hp->n_ff = 0;
+    else
+        hp->attn_scale = (float)(1 / sqrt((double)hp->head_dim));
     dims_set(hp);
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i] = (struct layer_hp){.mixer = MIX_ATTN, .ffn = FFN_DENSE};
@@ -370,6 +389,14 @@ void model_layers_set(struct model_hp *hp)
         hp->layer[i].kv = keeps_kv(&hp->layer[i]) ? kv++ : -1;
         hp->layer[i].state = keeps_state(&hp->layer[i]) ? state++ : -1;
     }
+}
+
+int model_state_layers(const struct model_hp *hp)
+{
+    int n = 0;
+    for (int i = 0; i < hp->n_layer; i++)
+        n += keeps_state(&hp->layer[i]);
+    return n;
 }
 
 int model_kv_layers(const struct model_hp *hp)

@@ -26,6 +26,16 @@ struct model_layer {
         struct tensor select_bias;             /* [n_expert] added for the choice only */
         struct tensor gate_up_bias, down_bias; /* [n_expert * ...] */
     } moe;
+    struct { /* state.c; the product behind the mixer is attn_out */
+        struct dev_weight *in, *x, *dt;
+        struct dev_weight *z, *ba;                /* delta: output gate; beta and decay */
+        struct dev_weight *f_a, *f_b, *g_a, *g_b; /* ... of low rank */
+        struct dev_weight *r, *k, *v, *ffn_r;     /* RWKV */
+        struct dev_weight *out;                   /* of a mixer beside another one */
+        struct tensor in_bias, conv, conv_bias, dt_bias, a, skip;
+        struct tensor norm, dt_norm, b_norm, c_norm;
+        struct tensor mix, ffn_mix, decay, first; /* RWKV */
+    } state;
 };
 
 /* Activations of a step, [max_rows or max_logit_rows, ...]. What only products read (h, att, ff, al) has the
@@ -35,6 +45,7 @@ struct model_work {
     size_t bytes;
     struct tensor x, h, d, qkv, att, gate_up, ff; /* [max_rows, ...] */
     struct tensor d2, h2;     /* of a parallel MLP or a second mixer, else without rows */
+    struct tensor att2, al2;  /* of a second mixer: as att, al */
     struct tensor xl, al, hl; /* [max_logit_rows, n_embd], [.., width of att], [.., n_embd] as h */
     struct tensor logits;     /* [max_logit_rows, n_vocab] f32 */
     struct {                  /* moe.c */
@@ -42,6 +53,9 @@ struct model_work {
         struct tensor gate_up, ff, out;   /* [rows * n_used, ...] */
         struct tensor shared_gate_up, shared_ff, shared_weight;
     } moe;
+    struct { /* state.c: [max_rows, ...] */
+        struct tensor in, conv, mul, x, dt, dt_mul, y, z, ba, low, low32, rkv;
+    } state;
 };
 /* Where work tensors are laid out: model_work_place appends one. */
 struct work_plan {
@@ -74,7 +88,8 @@ struct model {
     struct model_hp hp;
     const struct backend *be;
     struct dev *dev;
-    struct dev_kv *kv;
+    struct dev_kv *kv;              /* NULL: no layer has KV */
+    struct dev_state *state;        /* NULL: no layer has a state */
     struct dev_weight *embd, *head; /* head NULL: tied to embd */
     struct dev_weight *pos_embd;    /* learned positions [n_ctx, n_embd] or NULL */
     struct tensor out_norm, out_norm_b, embd_norm, embd_norm_b, head_bias;
@@ -130,6 +145,9 @@ static inline struct tensor model_rows(struct tensor t, int64_t n)
 int model_norm(struct model *m, struct tensor dst, struct tensor x, struct tensor add,
                struct tensor w, struct tensor b);
 
+/* x *= factor; 0 = 1. (blocks.c) */
+int model_scale(struct model *m, struct tensor x, float factor);
+
 /* A mixer reads work.h [n rows] and leaves its output before the last product in work.att [n, its width]; without
  * `attend` only caches and states are written. Its weights are in the layer's slots. */
 int model_mix_attn(struct model *m, int layer, int n, bool attend);
@@ -138,6 +156,14 @@ int64_t model_mix_width(const struct model *m, int layer);
 /* h [n, n_embd] (mul) -> d [n, n_embd] f32. */
 int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d, int n);
 int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, int n);
+/* The kinds with a state (state*.c). */
+int model_mix_mamba(struct model *m, int layer, int n);
+int model_mix_mamba2(struct model *m, int layer, int n);
+int model_mix_delta(struct model *m, int layer, int n);
+int model_mix_conv(struct model *m, int layer, int n);
+int model_mix_rwkv(struct model *m, int layer, int n);
+int model_ffn_rwkv(struct model *m, int layer, struct tensor h, struct tensor d, int n);
+void model_state_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
 void model_moe_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
 
 /* Pre-norm decoder (Touvron et al. 2023): embed, n_layer times {mixer, feed-forward}, head, by layer_hp and slots:

@@ -109,6 +109,8 @@ int model_rope_open(struct model *m, struct err *e)
     float f[MODEL_HEAD_MAX / 2], local[MODEL_HEAD_MAX / 2], factor[MODEL_HEAD_MAX / 2];
     int n = m->hp.n_rot / 2, rc;
     size_t bytes = (size_t)n * sizeof *f;
+    if (n == 0)
+        return 0;
     for (int i = 0; i < n; i++)
         factor[i] = 1;
     if ((rc = factors_read(m, &m->rope_factors, "rope_freqs.weight", factor, e)) ||

@@ -17,25 +17,43 @@ void model_work_place(struct work_plan *p, struct tensor *t, enum dtype d, int64
         p->t[p->n++] = t;
 }
 
-static void common_place(struct work_plan *p, struct model_work *w, const struct model_hp *hp)
+/* Of the widest mixer. */
+static int64_t att_width(const struct model *m)
 {
-    const int64_t *dim = hp->dim, n = p->n_row, l = p->n_logit;
+    int64_t w = 1;
+    for (int i = 0; i < m->hp.n_layer; i++)
+        w = model_mix_width(m, i) > w ? model_mix_width(m, i) : w;
+    return w;
+}
+
+static void common_place(struct work_plan *p, struct model *m)
+{
+    struct model_work *w = &m->work;
+    const struct model_hp *hp = &m->hp;
+    const int64_t *dim = hp->dim, n = p->n_row, l = p->n_logit, att = att_width(m);
     model_work_place(p, &w->x, DT_F32, n, dim[DIM_EMBD]);
     model_work_place(p, &w->h, p->mul, n, dim[DIM_EMBD]);
     model_work_place(p, &w->d, DT_F32, n, dim[DIM_EMBD]);
-    model_work_place(p, &w->qkv, DT_F32, n, dim[DIM_Q] + 2 * dim[DIM_KV]);
-    model_work_place(p, &w->att, p->mul, n, dim[DIM_Q]);
+    model_work_place(p, &w->qkv, DT_F32, n, dim[DIM_QKV] + hp->attn_gate * dim[DIM_Q]);
+    model_work_place(p, &w->att, p->mul, n, att);
     model_work_place(p, &w->gate_up, DT_F32, n, 2 * dim[DIM_FF]);
     model_work_place(p, &w->ff, p->mul, n, dim[DIM_FF]);
     model_work_place(p, &w->xl, DT_F32, l, dim[DIM_EMBD]);
-    model_work_place(p, &w->al, p->mul, l, dim[DIM_Q]);
+    model_work_place(p, &w->al, p->mul, l, att);
     model_work_place(p, &w->logits, DT_F32, l, dim[DIM_VOCAB]);
-    if (hp->parallel) {
+    if (hp->parallel || hp->layer[hp->n_layer - 1].mixer == MIX_NONE)
+        model_work_place(p, &w->hl, p->mul, l, dim[DIM_EMBD]);
+    bool beside = hp->layer[0].beside != MIX_NONE;
+    if (beside) {
+        model_work_place(p, &w->att2, p->mul, n, dim[DIM_S_INNER]);
+        model_work_place(p, &w->al2, p->mul, l, dim[DIM_S_INNER]);
+    }
+    if (hp->parallel || beside) {
         model_work_place(p, &w->d2, DT_F32, n, dim[DIM_EMBD]);
         model_work_place(p, &w->h2, p->mul, n, dim[DIM_EMBD]);
-        model_work_place(p, &w->hl, p->mul, l, dim[DIM_EMBD]);
     }
     model_moe_work(hp, w, p);
+    model_state_work(hp, w, p);
 }
 
 int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,
@@ -43,7 +61,7 @@ int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit
 {
     struct model_work *w = &m->work;
     struct work_plan p = {.mul = mul, .n_row = max_rows, .n_logit = max_logit_rows};
-    common_place(&p, w, &m->hp);
+    common_place(&p, m);
     if (p.bad)
         return err_set(e, ERR_LIMIT, "activations of %d rows do not fit in memory", max_rows);
     w->bytes = p.at;

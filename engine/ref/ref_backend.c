@@ -147,4 +147,7 @@ const struct backend ref_backend = {.abi = BACKEND_ABI,
                                     .sync = dev_sync,
                                     .sample_wait = dev_sync,
                                     .image_begin = ref__image_begin,
-                                    OPS_LIST(REF_FIELD) OPS_IMAGE_LIST(REF_FIELD)};
+                                    .state_open = ref__state_open,
+                                    .state_close = ref__state_close,
+                                    OPS_LIST(REF_FIELD) OPS_IMAGE_LIST(REF_FIELD)
+                                        OPS_STATE_LIST(REF_FIELD)};

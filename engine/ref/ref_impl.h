@@ -46,6 +46,10 @@ size_t ref__kv_block_bytes(const struct kv_desc *k);
 #define REF_DECL(name) int ref__##name(struct dev *d, const struct op_##name *a);
 OPS_LIST(REF_DECL)
 OPS_IMAGE_LIST(REF_DECL)
+OPS_STATE_LIST(REF_DECL)
+int ref__state_open(struct dev *d, struct dev_state **out, const struct state_desc *s,
+                    struct err *e);
+void ref__state_close(struct dev *d, struct dev_state *s);
 int ref__image_begin(struct dev *d, const struct image_meta *m);
 #undef REF_DECL
 

@@ -341,6 +341,7 @@ static void open_sim(uint64_t seed, bool ahead)
     if (rnd(8) == 0)
         fake.info.block_len = (int32_t)(1 + rnd(16));
     fake.info.lookahead = ahead;
+    fake.info.n_state = seed % 3 == 0 ? (int32_t)(1 + rnd(rnd(2) ? 20 : 4)) : 0;
     struct sched_opts o = {.policy = (enum sched_policy)rnd(3),
                            .max_running = (int)(1 + rnd(8)),
                            .step_tokens = (int32_t)(1 + rnd(rnd(2) ? 64 : 10)),
@@ -389,6 +390,8 @@ static uint64_t run_seed(uint64_t seed, uint64_t n, bool ahead)
     REQUIRE(!sim.s->n_open && (sim.s->st.steps_ahead > 0) <= ahead);
     sim.issued_ahead += sim.s->st.steps_ahead;
     REQUIRE(block_pool_free(sim.s->pool) == block_pool_total(sim.s->pool));
+    for (int32_t k = 0; k < fake.info.n_state; k++)
+        REQUIRE(!state_refs(sim.s->states, k));
     sched_close(sim.s);
     eng_close(sim.g);
     return i ? i : 1;
