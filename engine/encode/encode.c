@@ -23,6 +23,8 @@ struct encode_model {
     void *net;
     int32_t n_vocab;
     int width;
+    struct encode_dense dense[ENCODE_DENSE_MAX]; /* after the pooling */
+    int n_dense;
     struct eng_encoder_info info;
     size_t work_max;   /* bytes of the work buffer at most */
     struct err failed; /* code != 0: the device failed; sticky */
@@ -59,10 +61,14 @@ static size_t available(const struct encode_model *m)
 static int facts(struct encode_model *m, const struct eng_opts *o, struct err *e)
 {
     struct eng_encoder_info said = {0};
-    int rc = encode__files_read(o->path, &said, e);
+    int rc = encode__files_read(o->path, m->comp.cfg, &said, e);
     if (rc)
         return rc;
     m->ops->facts(m->net, &m->info, &m->n_vocab, &m->width);
+    if (!m->info.n_label && (rc = encode__dense_open(m->dense, &m->n_dense, o->path, m->width, e)))
+        return rc;
+    if (m->n_dense)
+        m->info.dim = m->dense[m->n_dense - 1].n_out;
     if (said.n_tok_max && said.n_tok_max < m->info.n_tok_max)
         m->info.n_tok_max = said.n_tok_max;
     if (o->n_ctx > 0 && o->n_ctx < m->info.n_tok_max)
@@ -88,13 +94,13 @@ static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng
     if ((rc = encode__config_open(&m->comp.cfg, o->path, e)) ||
         (rc = source_open(&m->src, o->path, e)))
         return rc;
-    const char *type = config_str(m->comp.cfg, "model_type", "");
-    m->ops = encode__family(type);
+    m->ops = encode__family(m->comp.cfg, o->path);
     if (!m->ops)
         return err_set(e, ERR_UNSUPPORTED, "config.json: model_type '%.60s' is no known encoder",
-                       type);
+                       config_str(m->comp.cfg, "model_type", ""));
     snprintf(m->comp.name, sizeof m->comp.name, "encoder");
-    m->comp.map = (struct source_map){.src = m->src};
+    m->comp.map =
+        (struct source_map){.src = m->src, .find = source_gguf(m->src) ? encode__gguf_find : NULL};
     if ((!plan && (rc = device_open(m, o, info, e))) ||
         (rc = nn_weights_open(&m->weights, m->be, m->dev, m->precision, e)) ||
         (rc = m->ops->open(&m->net, m->weights, &m->comp, e)) || (rc = facts(m, o, e)))
@@ -134,6 +140,7 @@ void encode_model_close(struct encode_model *m)
     nn_close(&m->nn);
     if (m->ops)
         m->ops->close(m->net);
+    encode__dense_close(m->dense, m->n_dense);
     nn_weights_close(m->weights);
     if (m->dev)
         m->be->close(m->dev);
@@ -147,6 +154,7 @@ void encode_model_close(struct encode_model *m)
 struct run {
     int32_t *start, *ids, *pos, *type; /* of one piece of memory, start first */
     float *states;
+    float *row; /* two rows of any layer after the pooling; NULL without one */
     struct encoder_batch b;
 };
 
@@ -168,6 +176,14 @@ static int check_rows(const struct encode_model *m, const struct eng_encode_row 
     return 0;
 }
 
+static size_t row_width(const struct encode_model *m)
+{
+    int most = m->width;
+    for (int i = 0; i < m->n_dense; i++)
+        most = m->dense[i].n_out > most ? m->dense[i].n_out : most;
+    return (size_t)most;
+}
+
 static int run_fill(struct run *r, const struct encode_model *m, const struct eng_encode_row *rows,
                     int n)
 {
@@ -176,6 +192,8 @@ static int run_fill(struct run *r, const struct encode_model *m, const struct en
         all += (size_t)rows[i].n;
     r->start = mem_alloc(((size_t)n + 1 + 3 * all) * sizeof *r->start);
     r->states = m->info.n_label ? NULL : mem_alloc(all * width * sizeof *r->states);
+    if (m->n_dense && !(r->row = mem_alloc(2 * row_width(m) * sizeof *r->row)))
+        return ERR_NOMEM;
     if (!r->start || (!r->states && !m->info.n_label))
         return ERR_NOMEM;
     r->ids = r->start + n + 1;
@@ -212,6 +230,21 @@ static void pool(enum eng_pooling how, const float *x, int32_t n, size_t d, floa
             most = v > most ? v : most;
         }
         out[c] = how == ENG_POOL_MAX ? most : (float)(sum / n);
+    }
+}
+
+/* A text's states [n, width] to its vector. */
+static void finish(const struct encode_model *m, const struct run *r, const float *states,
+                   int32_t n, float *out)
+{
+    float *from = r->row, *to = m->n_dense ? r->row + row_width(m) : NULL;
+    pool(m->info.pooling, states, n, (size_t)m->width, m->n_dense ? from : out);
+    for (int i = 0; i < m->n_dense; i++) {
+        bool last = i == m->n_dense - 1;
+        encode__dense_run(&m->dense[i], from, last ? out : to);
+        float *t = from;
+        from = to;
+        to = t;
     }
 }
 
@@ -253,14 +286,14 @@ int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, 
         if (n_label)
             memcpy(rows[i].out, scores + (size_t)i * n_label, n_label * sizeof *scores);
         else
-            pool(m->info.pooling, r.states + (size_t)r.start[i] * width, rows[i].n, width,
-                 rows[i].out);
+            finish(m, &r, r.states + (size_t)r.start[i] * width, rows[i].n, rows[i].out);
     }
     if (rc == ERR_DEVICE)
         err_set(&m->failed, rc, "%s", e ? e->text : "the device failed");
     free(scores);
     free(r.start);
     free(r.states);
+    free(r.row);
     return rc;
 }
 

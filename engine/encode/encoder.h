@@ -14,6 +14,8 @@ struct encoder_batch {
 
 struct encoder_ops {
     const char *const *types; /* config.json's "model_type"; NULL ends */
+    /* Such a model is an encoder only where a pooling is said (N_Pooling, pooling_type): else it is something else's. */
+    bool needs_pooling;
     /* c: the model's tensors and its config.json. A classifier is loaded when the architecture is a
      * "...ForSequenceClassification". ERR_UNSUPPORTED names what is not known. */
     int (*open)(void **out, struct nn_weights *w, struct comp *c, struct err *e);
@@ -27,7 +29,7 @@ struct encoder_ops {
      * other one is NULL. */
     void (*run)(void *m, struct nn *n, const struct encoder_batch *b, float *states, float *scores);
 };
-extern const struct encoder_ops encoder_bert, encoder_modernbert;
+extern const struct encoder_ops encoder_bert, encoder_modernbert, encoder_lm, encoder_t5;
 
 /* ---- pieces that families share (encoder.c) ---- */
 

@@ -1,23 +1,44 @@
-/* Which folders hold encoders, and what sentence-transformers keeps beside a model: folders N_Pooling and N_Dense, sentence_bert_config.json,
- * config_sentence_transformers.json. Without them: the mean over the tokens, normalised. */
+/* Which folders and files hold encoders, and what sentence-transformers keeps beside a model: folders N_Pooling,
+ * sentence_bert_config.json, config_sentence_transformers.json. Without them: the mean over the tokens, normalised. */
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "engine/encode/encode.h"
 #include "engine/encode/encoder.h"
 #include "engine/load/config.h"
 
-#define MODULES_MAX 9 /* numbers in front of a module's folder */
-
-const struct encoder_ops *encode__family(const char *model_type)
+static bool path_of(char out[PATH_MAX], const char *dir, const char *name)
 {
-    static const struct encoder_ops *const all[] = {&encoder_bert, &encoder_modernbert};
+    int n = snprintf(out, PATH_MAX, "%s/%s", dir, name);
+    return n > 0 && n < PATH_MAX && access(out, R_OK) == 0;
+}
+
+/* Whether a pooling is said: by a GGUF file's configuration, or by a folder. */
+static bool has_pooling(struct config *c, const char *path)
+{
+    char name[40], at[PATH_MAX];
+    if (config_has(c, "pooling_mode"))
+        return true;
+    for (int i = 0; i <= ENCODE_MODULES_MAX; i++) {
+        snprintf(name, sizeof name, "%d_Pooling/config.json", i);
+        if (path_of(at, path, name))
+            return true;
+    }
+    return false;
+}
+
+const struct encoder_ops *encode__family(struct config *c, const char *path)
+{
+    static const struct encoder_ops *const all[] = {&encoder_bert, &encoder_modernbert, &encoder_lm,
+                                                    &encoder_t5};
+    const char *type = config_str(c, "model_type", "");
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         for (const char *const *t = all[i]->types; *t; t++)
-            if (strcmp(*t, model_type) == 0)
-                return all[i];
+            if (strcmp(*t, type) == 0)
+                return all[i]->needs_pooling && !has_pooling(c, path) ? NULL : all[i];
     return NULL;
 }
 
@@ -25,6 +46,9 @@ int encode__config_open(struct config **out, const char *dir, struct err *e)
 {
     char path[PATH_MAX];
     struct err local;
+    struct stat st;
+    if (stat(dir, &st) == 0 && S_ISREG(st.st_mode))
+        return encode__gguf_config(out, dir, e ? e : &local);
     int n = snprintf(path, sizeof path, "%s/config.json", dir);
     if (n < 0 || (size_t)n >= sizeof path)
         return err_set(e ? e : &local, ERR_LIMIT, "%.150s: path is too long", dir);
@@ -38,15 +62,9 @@ bool eng_path_is_encoder(const char *path)
     bool is = false;
     if (!path || encode__config_open(&c, path, NULL))
         return false;
-    is = encode__family(config_str(c, "model_type", "")) != NULL;
+    is = encode__family(c, path) != NULL;
     config_close(c);
     return is;
-}
-
-static bool path_of(char out[PATH_MAX], const char *dir, const char *name)
-{
-    int n = snprintf(out, PATH_MAX, "%s/%s", dir, name);
-    return n > 0 && n < PATH_MAX && access(out, R_OK) == 0;
 }
 
 static int pooling_of(struct config *c, enum eng_pooling *out, struct err *e)
@@ -72,16 +90,21 @@ static int pooling_of(struct config *c, enum eng_pooling *out, struct err *e)
     return rc;
 }
 
-/* The pooling module; a dense layer behind it is not computed here, so such a model would give other vectors. */
+/* The pooling module. Of what may follow it dense layers are computed (dense.c), and every answer is normalised; with
+ * another module such a model would give other vectors. */
 static int read_modules(const char *dir, struct eng_encoder_info *out, struct err *e)
 {
     char path[PATH_MAX], name[40];
+    static const char *const unknown[] = {"LayerNorm", "CNN", "LSTM", "WeightedLayerPooling",
+                                          "WordWeights"};
     struct config *c = NULL;
     int rc = 0;
-    for (int i = 0; i <= MODULES_MAX && !rc; i++) {
-        snprintf(name, sizeof name, "%d_Dense", i);
-        if (path_of(path, dir, name))
-            return err_set(e, ERR_UNSUPPORTED, "%s: a dense layer after the pooling", path);
+    for (int i = 0; i <= ENCODE_MODULES_MAX && !rc; i++) {
+        for (size_t k = 0; k < sizeof unknown / sizeof *unknown; k++) {
+            snprintf(name, sizeof name, "%d_%s", i, unknown[k]);
+            if (path_of(path, dir, name))
+                return err_set(e, ERR_UNSUPPORTED, "%s: such a module is not supported", path);
+        }
         snprintf(name, sizeof name, "%d_Pooling/config.json", i);
         if (!path_of(path, dir, name))
             continue;
@@ -131,8 +154,11 @@ static int read_prompt(const char *dir, struct eng_encoder_info *out, struct err
     return rc;
 }
 
-int encode__files_read(const char *dir, struct eng_encoder_info *out, struct err *e)
+int encode__files_read(const char *dir, struct config *c, struct eng_encoder_info *out,
+                       struct err *e)
 {
+    if (config_has(c, "pooling_mode")) /* a GGUF file's */
+        return pooling_of(c, &out->pooling, e);
     int rc = read_modules(dir, out, e);
     rc = rc ? rc : read_length(dir, out, e);
     return rc ? rc : read_prompt(dir, out, e);

@@ -44,14 +44,18 @@ struct t5;
 int t5_open(struct t5 **out, struct nn_weights *w, struct comp *c, struct err *e);
 void t5_close(struct t5 *m);
 int t5_dim(const struct t5 *m);
+int64_t t5_vocab(const struct t5 *m);
 void t5_run(struct t5 *m, struct nn *n, const struct enc_batch *b, float *states);
 
-/* ---- decoder-only language models as encoders: Qwen2.5(-VL, text side) and Qwen3; safetensors or GGUF names ---- */
+/* ---- decoder-only language models as encoders: Qwen2.5(-VL, text side), Qwen3, Llama, Mistral; safetensors or GGUF
+ * names; "is_causal": false lets every token see all of its prompt ---- */
 struct lm_enc;
 int lm_enc_open(struct lm_enc **out, struct nn_weights *w, struct comp *c, int skip,
                 struct err *e); /* skip as in clip_open */
 void lm_enc_close(struct lm_enc *m);
 int lm_enc_dim(const struct lm_enc *m);
+int lm_enc_len_max(const struct lm_enc *m); /* tokens of the longest prompt */
+int64_t lm_enc_vocab(const struct lm_enc *m);
 /* hidden_states[-1 - skip] of transformers: 0 = after the last layer and the final norm, 1 = before the last layer. */
 void lm_enc_run(struct lm_enc *m, struct nn *n, const struct enc_batch *b, int skip, float *states);
 

@@ -34,7 +34,8 @@ struct layer {
 
 struct lm_enc {
     int dim, n_head, n_kv_head, head_dim, n_ff, n_layer, len_max;
-    int skip; /* layers at the end that are not loaded */
+    int skip;    /* layers at the end that are not loaded */
+    bool causal; /* else a token sees all of its prompt */
     float eps;
     double theta;
     struct nn_linear tok;
@@ -45,9 +46,9 @@ struct lm_enc {
 /* What other models of the same tensor names would need, and this forward does not do. */
 static int check_kind(struct enc_cfg g, struct err *e)
 {
-    static const char *const types[] = {"qwen2",      "qwen2_vl",        "qwen2_vl_text",
-                                        "qwen2_5_vl", "qwen2_5_vl_text", "qwen3",
-                                        "qwen3_vl",   "qwen3_vl_text",   "llama"};
+    static const char *const types[] = {
+        "qwen2", "qwen2_vl", "qwen2_vl_text", "qwen2_5_vl", "qwen2_5_vl_text",
+        "qwen3", "qwen3_vl", "qwen3_vl_text", "llama",      "mistral"};
     static const char *const rope_keys[] = {"rope_parameters.rope_type", "rope_scaling.rope_type",
                                             "rope_scaling.type"};
     const char *type = enc__cfg_str(g, "model_type", "qwen3");
@@ -83,6 +84,10 @@ static int read_config(struct lm_enc *m, struct comp *c, struct err *e)
     m->head_dim = enc__cfg_int(g, "head_dim", m->dim / m->n_head, 2, 1 << 12);
     m->theta = enc__cfg_num(g, "rope_theta", 10000, 1, 1e12);
     m->theta = enc__cfg_num(g, "rope_parameters.rope_theta", m->theta, 1, 1e12);
+    m->causal = enc__cfg_bool(g, "is_causal", true);
+    /* Mistral sees a window of that many tokens: texts of no more are the same with it and without it */
+    if (strcmp(enc__cfg_str(g, "model_type", ""), "mistral") == 0)
+        m->len_max = enc__cfg_int(g, "sliding_window", m->len_max, 1, m->len_max);
     int rc = check_kind(g, e);
     int rc2 = config_error(c->cfg, rc ? NULL : e);
     if (rc || rc2)
@@ -172,6 +177,16 @@ int lm_enc_dim(const struct lm_enc *m)
     return m->dim;
 }
 
+int lm_enc_len_max(const struct lm_enc *m)
+{
+    return m->len_max;
+}
+
+int64_t lm_enc_vocab(const struct lm_enc *m)
+{
+    return m->tok.n_out;
+}
+
 /* ---- runs ---- */
 
 /* Rotation tables of every row's position in its prompt (Su et al. 2021): v [2][rows, half]. Frequencies and angles in
@@ -225,7 +240,8 @@ static struct tensor attention(struct nn *n, const struct lm_enc *m, const struc
           .eps = m->eps, .cos = cos, .sin = sin, .style = ROPE_NEOX);
     struct tensor a = nn_tmp(n, n->mul, rows, nq);
     NN_OP(n, attend, .dst = a, .q = q, .k = k, .v = v, .n_head = m->n_head,
-          .n_kv_head = m->n_kv_head, .head_dim = hd, .scale = 1 / sqrtf((float)hd), .causal = true);
+          .n_kv_head = m->n_kv_head, .head_dim = hd, .scale = 1 / sqrtf((float)hd),
+          .causal = m->causal);
     nn_free(n, &qkv);
     struct tensor o = nn_linear(n, &y->out, a);
     nn_free(n, &a);

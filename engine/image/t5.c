@@ -150,6 +150,11 @@ int t5_dim(const struct t5 *m)
     return m->dim;
 }
 
+int64_t t5_vocab(const struct t5 *m)
+{
+    return m->tok.n_out;
+}
+
 /* ---- relative positions ---- */
 
 /* In f32, as the reference computes it: the borders of the buckets depend on the rounding. */

@@ -336,7 +336,15 @@ static void test_bad_files(void **st)
     refused("bert", NULL, "1_Pooling/config.json",
             "{\"pooling_mode_cls_token\":true,\"pooling_mode_mean_tokens\":true}", ERR_UNSUPPORTED,
             "pooling");
-    refused("bert", NULL, "2_Dense/config.json", "{}", ERR_UNSUPPORTED, "dense");
+    refused("bert", NULL, "2_Dense/config.json", "{}", ERR_INVAL, "out_features");
+    refused("bert", NULL, "2_Dense/config.json", "{\"in_features\":32,\"out_features\":8}",
+            ERR_INVAL, "in_features is 32");
+    refused("bert", NULL, "2_Dense/config.json",
+            "{\"in_features\":64,\"out_features\":8,\"activation_function\":\"torch.nn.GELU\"}",
+            ERR_UNSUPPORTED, "GELU");
+    refused("bert", NULL, "2_Dense/config.json", "{\"in_features\":64,\"out_features\":8}",
+            ERR_NOTFOUND, "2_Dense");
+    refused("bert", NULL, "3_LayerNorm/config.json", "{}", ERR_UNSUPPORTED, "3_LayerNorm");
     refused("bert", NULL, "sentence_bert_config.json", "{\"max_seq_length\":0}", ERR_INVAL,
             "max_seq_length");
     refused("bert", NULL, "model.safetensors", "no tensors", ERR_LIMIT, "model.safetensors");
