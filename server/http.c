@@ -194,7 +194,7 @@ static enum MHD_Result on_body(struct xchg *x, const char *data, size_t n)
     }
     if (x->body.len + n > x->body.limit) {
         srv_reply_raw(k, 413, ERR_TOO_LARGE,
-                      "The request body is larger than max-body-bytes allows.");
+                      "The request body is larger than max-body-bytes (max-audio-bytes) allows.");
         return MHD_YES;
     }
     if (bodies_full(x->s, n)) {

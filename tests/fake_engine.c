@@ -4,6 +4,7 @@
 #include <errno.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/arena.h"
 #include "engine/base/mem.h"
 
 #define POISON (-7)
@@ -644,5 +645,159 @@ int img_job_preview(const struct engine *g, const struct img_job *j, uint8_t **r
     if (!*rgb)
         return ERR_NOMEM;
     memset(*rgb, (int)(j->latent & 255), n);
+    return 0;
+}
+
+/* ---- speech ----
+ * A window is encoded, decoded in as many steps as its number and the recording's length say, perhaps aligned. */
+struct aud_job {
+    struct aud_params p;
+    enum aud_stage stage;
+    int window, left;
+    struct aud_piece *piece;
+};
+
+#define WINDOW 200
+
+void fake_reset_audio(int n_slot)
+{
+    static struct eng_audio_info info;
+    fake_reset(0);
+    info = (struct eng_audio_info){.n_mel = 80, .n_frame = WINDOW, .n_slot = n_slot};
+    fake.info = (struct eng_info){.backend = "fake", .arch = "fake-audio", .audio = &info};
+    fake.us_step = 1000;
+}
+
+void fake_says(int64_t n_frame, int language, int i, char out[32])
+{
+    snprintf(out, 32, " %lld/%d/%d", (long long)n_frame, language, i);
+}
+
+int fake_window_tokens(int64_t n_frame, int i)
+{
+    return 1 + (int)((n_frame / 7 + i * 3) % 9);
+}
+
+int aud_job_open(struct engine *g, const struct aud_params *p, struct aud_job **out, struct err *e)
+{
+    CHECK(g == the_engine);
+    if (p->language == fake.audio.bad_language && p->language)
+        return err_set(e, ERR_INVAL, "fake engine: language %d", p->language);
+    CHECK(fake_count.jobs_open < fake.info.audio->n_slot);
+    if (fake.audio.open_nomem && fake_count.jobs_open >= fake.audio.open_nomem)
+        return err_set(e, ERR_NOMEM, "fake engine: no memory for a recording");
+    struct aud_job *j = xcalloc(1, sizeof *j);
+    j->p = *p;
+    if (++fake_count.jobs_open > fake_count.jobs_open_max)
+        fake_count.jobs_open_max = fake_count.jobs_open;
+    *out = j;
+    return 0;
+}
+
+void aud_job_close(struct engine *g, struct aud_job *j)
+{
+    CHECK(g == the_engine);
+    if (!j)
+        return;
+    fake_count.jobs_open--;
+    aud_piece_free(j->piece);
+    free(j);
+}
+
+enum aud_stage aud_job_stage(const struct aud_job *j)
+{
+    return j->stage;
+}
+
+struct aud_piece *aud_job_take(struct aud_job *j)
+{
+    struct aud_piece *p = j->piece;
+    j->piece = NULL;
+    return p;
+}
+
+int64_t aud_job_seek(const struct aud_job *j)
+{
+    int64_t at = (int64_t)j->window * WINDOW;
+    return at < j->p.mel->n_frame ? at : j->p.mel->n_frame;
+}
+
+int aud_job_retries(struct aud_job *j)
+{
+    (void)j;
+    return 0;
+}
+
+void aud_job_tokens(const struct aud_job *j, int32_t *n_prompt, int32_t *n_output)
+{
+    *n_prompt = j->window;
+    *n_output = j->window;
+}
+
+static void audio_window_end(struct aud_job *j)
+{
+    struct arena *a = xcalloc(1, sizeof *a);
+    CHECK(!j->piece);
+    j->piece = xcalloc(1, sizeof *j->piece);
+    j->piece->arena = a;
+    j->piece->n = 1;
+    j->piece->seg = arena_array(a, 1, sizeof *j->piece->seg);
+    char *text = arena_alloc(a, 32);
+    CHECK(j->piece->seg && text);
+    fake_says(j->p.mel->n_frame, j->p.language, j->window, text);
+    j->piece->seg[0].text = text;
+    j->window++;
+    j->stage = (int64_t)j->window * WINDOW < j->p.mel->n_frame ? AUD_ENCODE : AUD_DONE;
+    if (j->window == fake.audio.fail_window)
+        j->stage = AUD_FAILED;
+}
+
+static void audio_stage(struct aud_job *j)
+{
+    if (j->stage == AUD_ENCODE) {
+        j->left = fake_window_tokens(j->p.mel->n_frame, j->window);
+        j->stage = AUD_DECODE;
+    } else if (j->stage == AUD_ALIGN) {
+        audio_window_end(j);
+    } else if (--j->left == 0) {
+        if (j->p.words)
+            j->stage = AUD_ALIGN;
+        else
+            audio_window_end(j);
+    }
+}
+
+int eng_audio_step(struct engine *g, struct aud_job *const *jobs, int n, const struct img_yield *y,
+                   struct err *e)
+{
+    enum aud_stage stage = jobs[0]->stage;
+    CHECK(g == the_engine && n > 0 && n <= fake.info.audio->n_slot);
+    fake_count.steps++;
+    if (g->failed || (fake.fail_step && fake_count.steps >= fake.fail_step)) {
+        g->failed = true;
+        return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
+    }
+    CHECK(n == 1 || stage == AUD_DECODE);
+    for (int i = 0; i < n; i++) {
+        CHECK(jobs[i]->stage == stage && stage < AUD_DONE);
+        for (int k = 0; k < i; k++)
+            CHECK(jobs[i] != jobs[k]);
+    }
+    if (fake.audio.decode_nomem && n > fake.audio.decode_nomem) {
+        fake_count.audio_nomem++;
+        return err_set(e, ERR_NOMEM, "fake engine: no memory for %d recordings", n);
+    }
+    int ops = fake.audio.ops > 0 ? fake.audio.ops : 1;
+    for (int i = 0; i < ops; i++) {
+        fake_now_us += fake.us_step / ops;
+        if (y && y->fn && y->fn(y->arg))
+            return err_set(e, ERR_CANCELLED, "fake engine: nobody wants this step");
+    }
+    fake_count.audio_encodes += stage == AUD_ENCODE;
+    fake_count.audio_aligns += stage == AUD_ALIGN;
+    fake_count.audio_decodes += stage == AUD_DECODE;
+    fake_count.audio_rows += stage == AUD_DECODE ? (uint64_t)n : 0;
+    for (int i = 0; i < n; i++)
+        audio_stage(jobs[i]);
     return 0;
 }

@@ -26,6 +26,14 @@ struct fake_encode {      /* of eng_encode; 0 = no limit */
     int64_t nomem_tokens; /* a batch of more finds no memory */
 };
 
+struct fake_audio {   /* of the speech functions; 0 = none, no limit */
+    int decode_nomem; /* a decoding step of more jobs finds no memory */
+    int open_nomem;   /* a job more than this can't be opened: ERR_NOMEM */
+    int bad_language; /* jobs of this language can't be opened: ERR_INVAL */
+    int fail_window;  /* the job is AUD_FAILED at the end of this window (1 = first) */
+    int ops;          /* pauses of a step; 0 = 1 */
+};
+
 struct fake_cfg { /* set before eng_open; all fields */
     struct eng_info info;
     int fail_open;      /* eng_open returns this error */
@@ -35,6 +43,7 @@ struct fake_cfg { /* set before eng_open; all fields */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */
     struct fake_encode encode;
+    struct fake_audio audio; /* when info.audio is set: fake_reset_audio */
     struct fake_image image; /* when info.image is set: fake_reset_image */
 };
 extern struct fake_cfg fake;
@@ -49,6 +58,11 @@ void fake_reset(int32_t n_block);
 void fake_reset_image(void);
 /* An encoder: vectors of 4, texts of 64 tokens. fake_reset included. */
 void fake_reset_encoder(void);
+/* A speech model of n_slot slots; windows of 200 frames. fake_reset included. */
+void fake_reset_audio(int n_slot);
+/* Text of window i of a recording of n_frame frames in this language; tokens that it takes. */
+void fake_says(int64_t n_frame, int language, int i, char out[32]);
+int fake_window_tokens(int64_t n_frame, int i);
 /* The vector that eng_encode makes: a function of its arguments alone. */
 void fake_vector(const int32_t *ids, int32_t n, int32_t second, float out[4]);
 /* The bytes of the picture that p makes: a function of p alone. Caller frees. */
@@ -69,6 +83,8 @@ struct fake_count {
         image_nomem; /* calls; sum of their jobs; pauses; failures */
     int jobs_open, jobs_open_max;
     int64_t image_rows_max; /* of one denoising step */
+    uint64_t audio_encodes, audio_aligns, audio_decodes, audio_rows,
+        audio_nomem; /* steps; jobs in decoding ones */
 };
 extern struct fake_count fake_count;
 

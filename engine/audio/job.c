@@ -247,11 +247,14 @@ static int decode(struct audio_model *m, struct aud_job *const *jobs, int n,
                   const struct img_yield *y, struct err *e)
 {
     struct decode_run r = {.m = m, .n = n};
-    int n_logit = 0;
+    int n_logit = 0, rows = 0;
     for (int i = 0; i < n; i++) {
         r.row[i] = row_of(jobs[i]);
         n_logit += r.row[i].n_logit;
+        rows += r.row[i].n_tok;
     }
+    if (rows > WHISPER_ROWS)
+        return err_set(e, ERR_NOMEM, "%d rows are more than a step takes", rows);
     /* start, language and task at most */
     size_t bytes = (size_t)n_logit * (size_t)m->t.n_vocab * sizeof *m->logits;
     if (n_logit > m->n_logits) {

@@ -269,6 +269,22 @@ static void test_golden(void **s)
     }
 }
 
+/* The kernels of the GPU plug-in, emulated. */
+static void test_golden_emu(void **s)
+{
+    (void)s;
+    struct net t;
+    const struct backend *be;
+    struct err e = {0};
+    if (backend_find("cuda-emu", &be, &e)) {
+        print_message("SKIP %s\n", e.text);
+        skip();
+    }
+    net_open(&t, "cuda-emu", NULL, PRECISION_F32);
+    check_golden(&t, 1e-3);
+    net_close(&t);
+}
+
 /* bf16 products: coarser, and still the same tokens, which are 0.09 apart at least. */
 static void test_golden_bf16(void **s)
 {
@@ -434,8 +450,9 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mel),         cmocka_unit_test(test_mel_pieces),
         cmocka_unit_test(test_mel_little),  cmocka_unit_test(test_golden),
-        cmocka_unit_test(test_golden_bf16), cmocka_unit_test(test_company),
-        cmocka_unit_test(test_keys),        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_golden_bf16), cmocka_unit_test(test_golden_emu),
+        cmocka_unit_test(test_company),     cmocka_unit_test(test_keys),
+        cmocka_unit_test(test_bad),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

