@@ -169,13 +169,15 @@ static void deep(struct buf *b)
     head(b, 6, 1);
     name(b, "a");
     u(b, 9, 1);
+    for (int i = 0; i < 9; i++)
+        u(b, 1, 4);
 }
 
 static void no_nul(struct buf *b)
 {
     head(b, 6, 1);
     u(b, 2, 2);
-    buf_add(b, "ab", 2);
+    buf_add(b, "ab and more", 11);
 }
 
 static void test_bad(void **s)
