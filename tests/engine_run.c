@@ -53,7 +53,9 @@ void run_step(struct engine *g, struct run_seq *const *seq, const int32_t *n, in
                                     .pos = s->n_done,
                                     .block = s->block,
                                     .n_block = (end + 15) / 16,
-                                    .state_src = s->n_done ? slot : -1,
+                                    .state_src = s->from     ? s->from - 1
+                                                 : s->n_done ? slot
+                                                             : -1,
                                     .state_dst = slot,
                                     .n_logit = end == s->n_tok,
                                     .rows = &s->row,
@@ -65,6 +67,7 @@ void run_step(struct engine *g, struct run_seq *const *seq, const int32_t *n, in
     for (int i = 0; i < n_seq; i++) {
         struct run_seq *s = seq[i];
         s->n_done += n[i];
+        s->from = 0;
         if (!step[i].n_logit)
             continue;
         assert_false(s->out.bad);

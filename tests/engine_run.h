@@ -14,6 +14,7 @@ struct run_seq {
     int32_t n_tok, n_prompt; /* known */
     int32_t n_done;          /* computed */
     int32_t block[RUN_BLOCK_MAX];
+    int32_t from; /* 1 + the slot that its next step reads, once; 0: `slot` */
     int32_t slot; /* of its recurrent state: the number of its first block, within the engine's */
     struct sample_row row; /* sampling; position and history are set for each step */
     struct sample_out out;

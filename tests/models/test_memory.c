@@ -84,7 +84,7 @@ static void test_kv_plan(void **st)
     const struct backend be = {.kv_block_bytes = block_100};
     struct kv_request r = {
         .n_ctx_model = 160, .max_seqs = 64, .available = 1000000, .fixed = 100000};
-    struct kv_desc k = {0};
+    struct kv_desc k = {.n_layer = 1};
     struct kv_plan p;
     struct err e = {0};
     assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
@@ -110,6 +110,26 @@ static void test_kv_plan(void **st)
     assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
     r.fixed = SIZE_MAX;
     assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
+}
+
+/* Without KV a block is only a name for sixteen tokens: no bytes, whatever is asked for. */
+static void test_no_kv(void **st)
+{
+    (void)st;
+    const struct backend be = {.kv_block_bytes = block_100};
+    struct kv_request r = {
+        .n_ctx_model = 160, .max_seqs = 64, .available = 1000, .fixed = 990, .kv_bytes = 1};
+    struct kv_desc k = {0};
+    struct kv_plan p;
+    struct err e = {0};
+    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(p.n_block, 16 * 10 + 1);
+    assert_int_equal(p.n_ctx, 160);
+    assert_int_equal(p.bytes, 0);
+    r.n_ctx_model = 1 << 26; /* a whole context always fits */
+    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(p.n_block, (1 << 22) + 1);
+    assert_int_equal(p.n_ctx, 1 << 26);
 }
 
 /* Values by transformers 5.24.0: _compute_yarn_parameters, _compute_linear_scaling_rope_parameters. */
@@ -150,6 +170,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_available),
         cmocka_unit_test(test_kv_plan),
+        cmocka_unit_test(test_no_kv),
         cmocka_unit_test(test_rope),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
