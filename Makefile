@@ -226,10 +226,10 @@ bench: all $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar
 	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
 	@$(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
-# What is generated from the option table; a test compares.
+# What is generated from the option table and the tables of models; tests compare.
 docs: all
 	@$(B)/stepd options --markdown > docs/configuration.md
-	@$(B)/stepd options --ini > conf/stepd.ini
+	@$(B)/stepd options --ini > conf/stepd.ini; $(PYTHON) tests/models/list_models.py --write
 
 install: all
 	install -D -m 755 $(B)/stepd $(DESTDIR)$(PREFIX)/bin/stepd

@@ -147,6 +147,10 @@ class Docs(unittest.TestCase):
         for name, kind in (("docs/configuration.md", "--markdown"), ("conf/stepd.ini", "--ini")):
             self.assertEqual(read(name), stepd("options", kind), f"{name} is old: make docs")
 
+    def test_models(self):
+        out = subprocess.run([sys.executable, os.path.join(TOP, "tests/models/list_models.py")], check=True, stdout=subprocess.PIPE, text=True).stdout
+        self.assertTrue("\n" + out + "<!-- /models -->" in read("docs/models.md"), "docs/models.md is old: make docs")
+
     def test_options(self):
         options = set(re.findall(r"^OPT\((\w+),", read("conf/options.def"), re.M))
         named = set(re.findall(r"`([a-z]+(?:-[a-z0-9]+)+)`", read("docs/operations.md") + read("docs/api.md") + read("docs/images.md") + read("docs/audio.md")))

@@ -27,9 +27,10 @@ enum { IDS_MAX = 64, TOP = 5, N_GREEDY = 24 };
 
 static const struct real_model {
     const char *name, *file; /* of conf/models.ini; the record is named as the file */
-} models[] = {{"smollm2-135m", "smollm2-135m-instruct-q4_1"},
-              {"gemma3-270m", "gemma3-270m-q4_k_m"},
-              {"qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-q4_k_m"}};
+    const char *arch;
+} models[] = {{"smollm2-135m", "smollm2-135m-instruct-q4_1", "llama"},
+              {"gemma3-270m", "gemma3-270m-q4_k_m", "gemma3"},
+              {"qwen2.5-coder-0.5b", "qwen2.5-coder-0.5b-q4_k_m", "qwen2"}};
 enum { N_MODEL = sizeof models / sizeof *models };
 
 /* What a precision must hold. A greedy token is compared while the record's best logit leads by more than `margin`. */
@@ -158,6 +159,7 @@ static void check_precision(const struct real_model *m, json_t *rows, const stru
                          .max_seqs = 4};
     struct engine *g = run_open(&o);
     assert_non_null(g);
+    assert_string_equal(eng_info(g)->arch, m->arch);
     size_t n_row = json_array_size(rows);
     for (size_t r = 0; r < n_row; r++) {
         int32_t ids[IDS_MAX];
