@@ -369,11 +369,12 @@ static bool in_text(struct stream *s)
     const struct tool_family *f = s->o.family;
     size_t safe = s->n, at = SIZE_MAX, k;
     int which = 0;
-    if (f && f->bare && !s->any_text && !s->skip) {
+    const char *bare = f ? f->bare ? f->bare : f->loose : NULL;
+    if (bare && !s->any_text && !s->skip) {
         size_t i = st_space(s, 0);
         if (i == s->n && !s->final)
             return false;
-        if (i < s->n && st_in(f->bare, s->p[i])) {
+        if (i < s->n && st_in(bare, s->p[i])) {
             to_call(s, i, -1);
             return true;
         }

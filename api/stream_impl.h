@@ -23,9 +23,11 @@ struct tool_family {
     const char *const
         *control;     /* further control tokens that mean something, NULL-terminated; NULL */
     const char *bare; /* first characters of an answer that may be calls without a mark */
-    bool whole;       /* step reads everything, text and reasoning too */
-    bool wraps;       /* stands around texts, too: read with or without tools */
-    bool brief_id;    /* ids of 9 letters and digits, which the template asks for */
+    const char *
+        loose; /* the same of a family with marks, which small models leave out: read, but never asked for */
+    bool whole;    /* step reads everything, text and reasoning too */
+    bool wraps;    /* stands around texts, too: read with or without tools */
+    bool brief_id; /* ids of 9 letters and digits, which the template asks for */
     enum st_step (*step)(struct stream *s);
     const void *form; /* of families that share a step: their table */
 };

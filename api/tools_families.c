@@ -14,6 +14,7 @@ static const struct json_form hermes_form = {
 static const struct tool_family family_hermes = {.name = "hermes",
                                                  .open = MARKS("<tool_call>"),
                                                  .control = MARKS("</tool_call>"),
+                                                 .loose = "{",
                                                  .step = tools_json_step,
                                                  .form = &hermes_form};
 

@@ -84,6 +84,11 @@ case("hermes", "two objects in one pair of marks", "<tool_call>\n" + call("now",
      [("now", "{}"), ("get_weather", PARIS)])
 case("hermes", "only the first", "<tool_call>" + call("get_weather", PARIS) + "</tool_call><tool_call>" + call("now", {}) + "</tool_call>",
      [("get_weather", PARIS)], max_calls=1)
+case("hermes", "without its mark", "\n" + call("get_weather", PARIS), [("get_weather", dumps(PARIS))])
+case("hermes", "two without marks", call("get_weather", PARIS) + "\n" + call("now", {}), [("get_weather", dumps(PARIS)), ("now", "{}")])
+case("hermes", "an unknown function without its mark", call("ghost", {}), content=call("ghost", {}))
+case("hermes", "an answer in JSON", " {\"city\": {\"name\": \"Paris\"}} ", content=" {\"city\": {\"name\": \"Paris\"}} ")
+case("hermes", "a brace after text", "It is " + call("now", {}), content="It is " + call("now", {}))
 case("hermes", "no call at all", "Use <tool_call> like <tool_call>{\"a\": 1}</tool_call>.",
      content="Use <tool_call> like <tool_call>{\"a\": 1}</tool_call>.")
 case("hermes", "broken off in the name", "Hm <tool_call>\n{\"name\": \"get_we", content="Hm <tool_call>\n{\"name\": \"get_we")
