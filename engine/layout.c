@@ -47,8 +47,9 @@ static int arch_find(struct layout *l, struct err *e)
         return rc;
     l->model.arch = model_arch_find(name, ckpt_is_hf(l->file));
     if (!l->model.arch)
-        return err_set(e, ERR_UNSUPPORTED, "architecture \"%.*s\" is not known; known: %s",
-                       (int)(name.len > 40 ? 40 : name.len), name.p, model_arch_list());
+        return err_set(e, ERR_UNSUPPORTED,
+                       "architecture \"%.*s\" is not known; docs/models.md lists those that are",
+                       (int)(name.len > 60 ? 60 : name.len), name.p);
     ckpt_prefix_set(l->file, l->model.arch->name);
     snprintf(l->info.arch, sizeof l->info.arch, "%s", l->model.arch->name);
     return 0;

@@ -71,6 +71,14 @@ static bool below(const char *arg, const char *dir, char *path, size_t n)
     return exists(path);
 }
 
+/* ORG/REPO, as the hub has it, and no path's beginning. */
+static bool hub_name(const char *s)
+{
+    const char *slash = strchr(s, '/');
+    return slash && slash != s && slash[1] && !strchr(slash + 1, '/') && *s != '.' && *s != '~' &&
+           strncmp(s, "hf:", 3) != 0;
+}
+
 int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_t n, struct err *e)
 {
     char dir[PATH_MAX];
@@ -94,7 +102,12 @@ int srv_model_resolve(const char *arg, const char *models_dir, char *path, size_
     } else if (!below(arg, dir, path, n) && !below(arg, STEPD_DATADIR "/models", path, n)) {
         size_t len = strlen(arg);
         bool file = len > 5 && strcmp(arg + len - 5, ".gguf") == 0;
-        if ((file || strchr(arg, '/')) && strncmp(arg, "hf:", 3) != 0)
+        if (!file && hub_name(arg))
+            rc = err_set(e, ERR_NOTFOUND,
+                         "no such file or folder: %.100s; a model of the hub by that name is "
+                         "fetched by `stepd pull hf:%.100s`",
+                         arg, arg);
+        else if ((file || strchr(arg, '/')) && strncmp(arg, "hf:", 3) != 0)
             rc = err_set(e, ERR_NOTFOUND, "no such file or folder: %.180s", arg);
         else if (strchr(arg, '/'))
             rc = err_set(e, ERR_NOTFOUND, "not here yet: run `stepd pull %.180s`", arg);

@@ -91,7 +91,7 @@ static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng
     bool exact = o->precision == PRECISION_DEFAULT && strcmp(m->be->name, "cpu") == 0;
     m->precision = exact ? PRECISION_F32 : o->precision;
     m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
-    if ((rc = encode__config_open(&m->comp.cfg, o->path, e)) ||
+    if ((rc = encode__model_config(&m->comp.cfg, o->path, e)) ||
         (rc = source_open(&m->src, o->path, e)))
         return rc;
     m->ops = encode__family(m->comp.cfg, o->path);

@@ -28,8 +28,10 @@ struct config;
 /* The family of the configuration's "model_type" in a folder (or file), or NULL: also of a decoder that nothing there
  * makes an encoder. */
 const struct encoder_ops *encode__family(struct config *c, const char *path);
-/* The folder's config.json, or what stands for it in a GGUF file; e may be NULL. */
-int encode__config_open(struct config **out, const char *path, struct err *e);
+/* The folder's config.json; e may be NULL. */
+int encode__config_open(struct config **out, const char *dir, struct err *e);
+/* That, or what stands for it in a GGUF file. */
+int encode__model_config(struct config **out, const char *path, struct err *e);
 
 /* Pooling, longest text (0: not said), prompt. c: the model's configuration. ERR_UNSUPPORTED names a module that changes
  * vectors in a way that is not known here. */

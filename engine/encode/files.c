@@ -46,13 +46,19 @@ int encode__config_open(struct config **out, const char *dir, struct err *e)
 {
     char path[PATH_MAX];
     struct err local;
-    struct stat st;
-    if (stat(dir, &st) == 0 && S_ISREG(st.st_mode))
-        return encode__gguf_config(out, dir, e ? e : &local);
     int n = snprintf(path, sizeof path, "%s/config.json", dir);
     if (n < 0 || (size_t)n >= sizeof path)
         return err_set(e ? e : &local, ERR_LIMIT, "%.150s: path is too long", dir);
     return config_open(out, path, e ? e : &local);
+}
+
+int encode__model_config(struct config **out, const char *path, struct err *e)
+{
+    struct err local;
+    struct stat st;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode))
+        return encode__gguf_config(out, path, e ? e : &local);
+    return encode__config_open(out, path, e);
 }
 
 /* Language models have such a configuration too: the kind of model decides. */
@@ -60,7 +66,7 @@ bool eng_path_is_encoder(const char *path)
 {
     struct config *c = NULL;
     bool is = false;
-    if (!path || encode__config_open(&c, path, NULL))
+    if (!path || encode__model_config(&c, path, NULL))
         return false;
     is = encode__family(c, path) != NULL;
     config_close(c);

@@ -32,8 +32,8 @@ int model_file_gguf(const char *path, struct err *e)
         return rc;
     err_set(
         e, ERR_UNSUPPORTED,
-        "a safetensors file of %zu tensors that is no image model; of a language model give a GGUF "
-        "file",
+        "a safetensors file of %zu tensors that is no image model; of a language model give its "
+        "folder or a GGUF file",
         safetensors_n_tensor(s));
     safetensors_close(s);
     return file_map_prefix(e, path);

@@ -8,6 +8,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+/* A clone without `git lfs pull` has such a text in each big file's place. */
+static int check_pointer(const struct file_map *m, struct err *e)
+{
+    static const char first[] = "version https://git-lfs.github.com/spec/";
+    if (m->size < sizeof first || memcmp(m->p, first, sizeof first - 1) != 0)
+        return 0;
+    return err_set(e, ERR_PARSE,
+                   "a pointer of Git LFS, not the file: `git lfs pull` fetches what it stands for");
+}
+
 static int map_fill(struct file_map *m, const char *path, struct err *e)
 {
     /* O_NONBLOCK: opening a FIFO by mistake must not hang. */
@@ -26,14 +36,16 @@ static int map_fill(struct file_map *m, const char *path, struct err *e)
     if (p == MAP_FAILED)
         return err_set(e, ERR_IO, "cannot map %zu bytes: %s", m->size, strerror(errno));
     m->p = p;
-    return 0;
+    return check_pointer(m, e);
 }
 
 int file_map_open(struct file_map *m, const char *path, struct err *e)
 {
     *m = (struct file_map){.fd = -1};
     int rc = map_fill(m, path, e);
-    if (rc && m->fd >= 0)
+    if (rc && m->p)
+        file_map_close(m);
+    else if (rc && m->fd >= 0)
         close(m->fd);
     return rc;
 }

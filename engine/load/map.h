@@ -20,7 +20,7 @@ struct file_map {
 };
 
 /* Regular files of at least one byte only; never hangs, on a FIFO neither. ERR_NOTFOUND, ERR_IO,
- * ERR_INVAL (no regular file) or ERR_PARSE (empty); the text leaves the path to the caller. On
+ * ERR_INVAL (no regular file) or ERR_PARSE (empty, or Git's stand-in for a big file); the text leaves the path to the caller. On
  * failure nothing is held. */
 int file_map_open(struct file_map *m, const char *path, struct err *e);
 /* Of an opened, closed or zeroed one. */

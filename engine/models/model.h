@@ -108,8 +108,6 @@ int model_qwen_windows(struct model_hp *hp, struct ckpt *c, struct err *e);
 
 /* By the name in the file, a GGUF's or a folder's (any of several); NULL for one that is not in models.def. */
 const struct model_arch *model_arch_find(struct view name, bool hf);
-/* "gemma3, llama, ..." for messages; static storage. */
-const char *model_arch_list(void);
 
 /* Work tensors laid out for the limits; bytes only when dev is NULL. ERR_NOMEM. */
 int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,

@@ -29,14 +29,3 @@ const struct model_arch *model_arch_find(struct view name, bool hf)
             return archs[i];
     return NULL;
 }
-
-#define MODEL(name) ", " #name
-static const char list[] =
-#include "engine/models/models.def"
-    ;
-#undef MODEL
-
-const char *model_arch_list(void)
-{
-    return list + 2; /* past the first ", " */
-}

@@ -181,6 +181,11 @@ static int add_header(struct text_model *m, const char *path, FILE *f, struct er
     uint8_t len[8];
     if (fread(len, 1, sizeof len, f) != sizeof len)
         return err_set(e, ERR_PARSE, "%s: no safetensors header", path);
+    if (memcmp(len, "version ", sizeof len) == 0)
+        return err_set(e, ERR_PARSE,
+                       "%s: a pointer of Git LFS, not the file: `git lfs pull` fetches what it "
+                       "stands for",
+                       path);
     uint64_t n = 0;
     for (int i = 0; i < 8; i++)
         n |= (uint64_t)len[i] << (8 * i);

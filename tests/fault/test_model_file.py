@@ -62,7 +62,12 @@ class ModelFile(unittest.TestCase):
         os.symlink(link, link)
         self.refused(link, ".")
         self.refused(self.temp(b"hello, world\n" * 9), "not a GGUF file")
-        self.refused(self.temp(b"\x02\0\0\0\0\0\0\0{}", "x.safetensors"), "give a GGUF file")
+        pointer = b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n"
+        self.refused(self.temp(pointer), "pointer of Git LFS")
+        self.refused(self.temp(pointer, "y.safetensors"), "pointer of Git LFS")
+        self.refused("Org/Model-1B", "stepd pull hf:Org/Model-1B")
+        self.refused("./Org/Model-1B", "no such file or folder: ./Org/Model-1B$")
+        self.refused(self.temp(b"\x02\0\0\0\0\0\0\0{}", "x.safetensors"), "give its folder or a GGUF file")
 
     def test_permission(self):
         path = self.temp(b"GGUF", "secret.gguf")

@@ -123,7 +123,7 @@ static void test_keys(void **st)
 {
     (void)st;
     expect(ERR_UNSUPPORTED,
-           "architecture \"mamba9\" is not known; known: gemma3, llama, qwen2, qwen3",
+           "architecture \"mamba9\" is not known; docs/models.md lists those that are",
            (struct tiny_edit){.arch = "mamba9"});
     expect(ERR_NOTFOUND, "attn_v.bias", (struct tiny_edit){.arch = "qwen2"});
     expect(ERR_INVAL, "llama.block_count is 0",
@@ -292,7 +292,7 @@ static void fail_each(const char *path, const char *device)
     }
     print_message("%s: %ld allocations, each failed once; %ld could be done without\n", device, n,
                   done_without);
-    assert_true(n > 10 && n < 5000 && done_without < 16);
+    assert_true(n > 10 && n < 5000 && done_without < 24);
 }
 
 /* Under the asan variant a leak on any of these paths fails the run. */

@@ -328,7 +328,7 @@ static void test_kind(void **state)
     char *p = make("{\"w\":" T("U8", "[1]", "[0,1]") "}", 1, &n);
     put_file(p, n);
     assert_int_equal(model_file_gguf(mem_path, &e), ERR_UNSUPPORTED);
-    assert_non_null(strstr(e.text, "give a GGUF file"));
+    assert_non_null(strstr(e.text, "give its folder or a GGUF file"));
     put_file(p, n - 1);
     assert_int_equal(model_file_gguf(mem_path, &e), ERR_PARSE);
     assert_non_null(strstr(e.text, "'w'"));
