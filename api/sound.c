@@ -70,6 +70,31 @@ static void mend_wav(struct memory *m)
     }
 }
 
+/* Whether the header packets of an Ogg file are all there (RFC 3533): three of Vorbis, two of others. libsndfile loses memory
+ * when they end early. */
+static bool ogg_begins_whole(const struct memory *m)
+{
+    const unsigned char *p = (const unsigned char *)m->p;
+    size_t n = (size_t)m->n, at = 0;
+    int left = n > 35 && memcmp(p + 28, "\1vorbis", 7) == 0 ? 3 : 2;
+    while (left > 0) {
+        if (n - at < 27 || memcmp(p + at, "OggS", 4) != 0)
+            return false;
+        size_t n_seg = p[at + 26], body = 0;
+        if (n - at - 27 < n_seg)
+            return false;
+        for (size_t i = 0; i < n_seg; i++) {
+            body += p[at + 27 + i];
+            left -= p[at + 27 + i] < 255;
+        }
+        at += 27 + n_seg;
+        if (n - at < body)
+            return false;
+        at += body;
+    }
+    return true;
+}
+
 static sf_count_t mem_size(void *u)
 {
     return ((struct memory *)u)->n;
@@ -211,6 +236,8 @@ static int open_file(struct sound *s, struct memory *m, struct err *e)
     if (m->n == 0)
         return err_set(e, ERR_PARSE, "the file is empty");
     mend_wav(m);
+    if (m->n >= 4 && memcmp(m->p, "OggS", 4) == 0 && !ogg_begins_whole(m))
+        return err_set(e, ERR_PARSE, "the Ogg file ends within its headers");
     s->file = sf_open_virtual(&io, SFM_READ, &s->info, m);
     if (!s->file)
         return err_set(e, ERR_PARSE,

@@ -160,7 +160,7 @@ void whisper_encode(struct whisper *m, struct nn *n, const float *mel, int slot,
  * its slot's sound. Returns the number of rows. */
 static int text_meta(struct whisper *m, const struct whisper_row *row, int n_row)
 {
-    int rows = 0, n_logit = 0, stride = m->blk_text + m->blk_sound;
+    int rows = 0, n_logit = 0;
     for (int i = 0; i < n_row; i++)
         rows += row[i].n_tok;
     int32_t *tok = m->ints, *pos = tok + rows, *end = pos + rows, *one = end + rows,
@@ -181,7 +181,6 @@ static int text_meta(struct whisper *m, const struct whisper_row *row, int n_row
         }
     }
     start[n_row] = one[rows] = rows;
-    (void)stride;
     m->self = (struct step_meta){.n_row = rows,
                                  .n_seq = n_row,
                                  .n_logit = n_logit,

@@ -306,22 +306,22 @@ class Tiny(Case):
 class Limits(Case):
     def test_queue(self):
         with tempfile.TemporaryDirectory() as tmp:
-            with Daemon("--threads", "1", "--max-running-audio", "1", "--max-queue-audio", "2", "--max-audio-bytes", "2MiB", "--max-body-bytes",
-                        "64KiB", "--audio-memory", "1MiB", f"w={tiny_whisper(tmp)}", name="w") as self.d:
+            with Daemon("--threads", "1", "--max-running-audio", "1", "--max-queue-audio", "1", "--max-audio-bytes", "2MiB", "--max-body-bytes",
+                        "64KiB", "--audio-memory", "3MiB", f"w={tiny_whisper(tmp)}", name="w") as self.d:
                 self.ask(tone(4), language="en")  # larger than max-body-bytes
                 s, _, b = send(self.d, bytes(3 << 20), model="w")
                 self.assertEqual(s, 413, b)
                 self.assertIn("max-audio-bytes", json.loads(b)["error"]["message"])
-                e = self.bad(tone(110, rate=8000), None, status=429)  # 3.5 MB of frames
+                e = self.bad(tone(110, rate=8000), None, status=429)  # 4 MB of frames
                 self.assertEqual(e["code"], "queue_full")
-                got = []
+                got, sound = [], tone(28)
                 lock = threading.Lock()
 
                 def run():
-                    r = send(self.d, tone(20, rate=8000), model="w", temperature=1)
+                    r = send(self.d, sound, model="w", temperature=1)
                     with lock:
                         got.append((r[0], r[1]["Retry-After"]))
-                threads = [threading.Thread(target=run) for _ in range(8)]
+                threads = [threading.Thread(target=run) for _ in range(16)]
                 for t in threads:
                     t.start()
                 for t in threads:

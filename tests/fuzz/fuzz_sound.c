@@ -7,14 +7,12 @@
 
 #include <math.h>
 
-/* Small files of every kind: large ones leave little to the mutations. */
+/* No Ogg: libsndfile loses memory over broken headers of a right length. */
 const char *const fuzz_seeds[] = {"tests/data/audio/sound/bad-truncated.wav",
                                   "tests/data/audio/sound/bad-header-only.wav",
                                   "tests/data/audio/sound/jfk-3s-8k-*.wav",
                                   "tests/data/audio/sound/jfk-3s-11k-u8.wav",
                                   "tests/data/audio/sound/streamed-size-ffffffff.wav",
-                                  "tests/data/audio/sound/jfk.opus",
-                                  "tests/data/audio/sound/jfk.ogg",
                                   NULL};
 
 enum { SECONDS = 20, BYTES = 4 << 20 };
