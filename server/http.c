@@ -176,7 +176,8 @@ static enum MHD_Result on_head(struct srv *s, struct MHD_Connection *c, const ch
 /* Room for every body held at once: a crowd of big uploads must not exhaust the memory. */
 static bool bodies_full(const struct srv *s, size_t n)
 {
-    return s->bodies + n > 32 * (size_t)s->conf->max_body_bytes;
+    int64_t most = 32 * s->conf->max_body_bytes, sound = 4 * s->conf->max_audio_bytes;
+    return s->bodies + n > (size_t)(most > sound ? most : sound);
 }
 
 static enum MHD_Result on_body(struct xchg *x, const char *data, size_t n)

@@ -3,8 +3,8 @@
 
 #include <errno.h>
 
-#include "engine/base/hash.h"
 #include "engine/base/arena.h"
+#include "engine/base/hash.h"
 #include "engine/base/mem.h"
 
 #define POISON (-7)
@@ -697,8 +697,6 @@ int aud_job_open(struct engine *g, const struct aud_params *p, struct aud_job **
 void aud_job_close(struct engine *g, struct aud_job *j)
 {
     CHECK(g == the_engine);
-    if (!j)
-        return;
     fake_count.jobs_open--;
     aud_piece_free(j->piece);
     free(j);
@@ -718,8 +716,7 @@ struct aud_piece *aud_job_take(struct aud_job *j)
 
 int64_t aud_job_seek(const struct aud_job *j)
 {
-    int64_t at = (int64_t)j->window * WINDOW;
-    return at < j->p.mel->n_frame ? at : j->p.mel->n_frame;
+    return j->stage == AUD_DONE ? j->p.mel->n_frame : (int64_t)j->window * WINDOW;
 }
 
 int aud_job_retries(struct aud_job *j)
@@ -739,8 +736,7 @@ static void audio_window_end(struct aud_job *j)
     struct arena *a = xcalloc(1, sizeof *a);
     CHECK(!j->piece);
     j->piece = xcalloc(1, sizeof *j->piece);
-    j->piece->arena = a;
-    j->piece->n = 1;
+    *j->piece = (struct aud_piece){.arena = a, .n = 1};
     j->piece->seg = arena_array(a, 1, sizeof *j->piece->seg);
     char *text = arena_alloc(a, 32);
     CHECK(j->piece->seg && text);

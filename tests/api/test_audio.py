@@ -306,10 +306,10 @@ class Tiny(Case):
 class Limits(Case):
     def test_queue(self):
         with tempfile.TemporaryDirectory() as tmp:
-            with Daemon("--threads", "1", "--max-running-audio", "1", "--max-queue-audio", "1", "--max-audio-bytes", "2MiB", "--max-body-bytes",
-                        "64KiB", "--audio-memory", "3MiB", f"w={tiny_whisper(tmp)}", name="w") as self.d:
-                self.ask(tone(4), language="en")  # larger than max-body-bytes
-                s, _, b = send(self.d, bytes(3 << 20), model="w")
+            with Daemon("--threads", "1", "--max-running-audio", "1", "--max-queue-audio", "1", "--max-audio-bytes", "4MiB", "--max-body-bytes",
+                        "256KiB", "--audio-memory", "3MiB", f"w={tiny_whisper(tmp)}", name="w") as self.d:
+                self.ask(tone(9), language="en")  # larger than max-body-bytes
+                s, _, b = send(self.d, bytes(5 << 20), model="w")
                 self.assertEqual(s, 413, b)
                 self.assertIn("max-audio-bytes", json.loads(b)["error"]["message"])
                 e = self.bad(tone(110, rate=8000), None, status=429)  # 4 MB of frames
