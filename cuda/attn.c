@@ -19,7 +19,7 @@ static bool tensor(const struct cu_attn *a, const struct cu_step *s)
 {
     const struct cu_kv *kv = a->kv;
     bool big = a->wide && kv->dt == CU_BF16 && s->dec_max == 0;
-    return a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 &&
+    return !a->alibi && a->dst.dt == CU_BF16 && kv->dt != CU_F32 && kv->head_dim % 16 == 0 &&
            kv->head_dim <= (big ? 512 : 256) && (uintptr_t)kv->p % 16 == 0;
 }
 

@@ -13,7 +13,7 @@ struct attn_args {
     const cu_count *count;
     const int32_t *pos, *row_seq, *table, *dec;
     const cu_tile *tile;
-    const float *sinks;
+    const float *sinks, *alibi;
     float *ws;
     int32_t *flags;
     int32_t stride, n_head, n_kv_head, head_dim, window, dst_bf16, split_max;
@@ -45,6 +45,7 @@ static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step 
     r.dec = s->dec;
     r.tile = s->tile;
     r.sinks = a->sinks;
+    r.alibi = a->alibi;
     r.ws = a->ws;
     r.flags = a->flags;
     r.stride = s->block_stride;

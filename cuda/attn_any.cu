@@ -35,6 +35,8 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
                 v = __fmaf_rn(q[i], load1(k + i), v);
             if (a.softcap > 0)
                 v = a.softcap * tanhf(v / a.softcap);
+            if (a.alibi)
+                v = __fmaf_rn(a.alibi[head], (float)(j - pos), v);
             p[j - s0] = v;
             top = fmaxf(top, v);
         }

@@ -185,6 +185,7 @@ struct cu_attn {
     float scale, softcap;
     int32_t window;
     const float *sinks;     /* NULL or [n_head] */
+    const float *alibi;     /* NULL or [n_head]: attn_any.cu then */
     const struct cu_kv *kv; /* host struct */
     int32_t layer;
     float *ws;      /* split partials, see cu_attn_ws */

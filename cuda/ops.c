@@ -132,7 +132,7 @@ int cu__attn(struct dev *d, const struct op_attn *a)
     o->exact = !d->loose;
     o->wgmma = d->loose && d->cc == 90;
     bool ok = cu__mat(d, &a->dst, &o->dst) && cu__mat(d, &a->qkv, &o->qkv) &&
-              cu__vec(d, &a->sinks, &o->sinks);
+              cu__vec(d, &a->sinks, &o->sinks) && cu__vec(d, &a->alibi, &o->alibi);
     return undo(d, ok ? 0 : ERR_INVAL);
 }
 

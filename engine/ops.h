@@ -118,6 +118,9 @@ struct op_attn {
     /* f32 [n_head] or buf 0: a learned score a head that takes part in the softmax's sum and adds no value
      * (attention sink, gpt-oss; Xiao et al. 2023). */
     struct tensor sinks;
+    /* f32 [n_head] or buf 0: a slope a head; alibi * (key's position - row's) is added to a score, behind the soft
+     * cap (Press et al. 2022). */
+    struct tensor alibi;
     const struct dev_kv *kv;
     int layer;
 };

@@ -179,7 +179,7 @@ int ops_check_attn(const struct op_attn *a, enum dtype mul, const struct step_me
 {
     WANT(!check_qkv(&a->qkv, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
     WANT(ops_is_2d(&a->dst, mul, m->n_row, (int64_t)a->n_head * a->head_dim));
-    WANT(ops_is_vec(&a->sinks, a->n_head, true));
+    WANT(ops_is_vec(&a->sinks, a->n_head, true) && ops_is_vec(&a->alibi, a->n_head, true));
     WANT(a->window >= 0 && a->softcap >= 0 && isfinite(a->scale));
     return 0;
 }

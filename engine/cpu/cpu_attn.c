@@ -200,7 +200,7 @@ struct attn_job {
     struct dev *d;
     const struct op_attn *a;
     float *dst;
-    const float *q, *sinks; /* sinks: [n_head] or NULL */
+    const float *q, *sinks, *alibi; /* the last two: [n_head] or NULL */
     struct cpu_tile *tiles;
     int n_tile, n_task;
     size_t scratch, state; /* floats: of a worker, of a state */
@@ -230,6 +230,7 @@ static void tile_of(const struct attn_job *j, const struct cpu_tile *t, int head
         .softcap = a->softcap,
         .window = a->window,
         .sinks = j->sinks ? j->sinks + (int64_t)head * group : NULL,
+        .alibi = j->alibi ? j->alibi + (int64_t)head * group : NULL,
         .split_lo = t->split_lo,
         .split_hi = t->split_hi,
         .scratch = (float *)j->d->attn.p + (size_t)worker * j->scratch,
@@ -359,7 +360,8 @@ int cpu__attn(struct dev *d, const struct op_attn *a)
     j.dst = cpu__ptr(d, &a->dst);
     j.q = cpu__ptr(d, &a->qkv);
     j.sinks = a->sinks.buf ? cpu__ptr(d, &a->sinks) : NULL;
-    if (!j.dst || !j.q || (a->sinks.buf && !j.sinks))
+    j.alibi = a->alibi.buf ? cpu__ptr(d, &a->alibi) : NULL;
+    if (!j.dst || !j.q || (a->sinks.buf && !j.sinks) || (a->alibi.buf && !j.alibi))
         return ERR_INVAL;
     int group = a->n_head / a->n_kv_head;
     int rows = group < CPU_ATTN_TILE ? CPU_ATTN_TILE / group : 1;

@@ -70,6 +70,7 @@ struct cpu_attn_tile {
     float scale, softcap;
     int window;
     const float *sinks;     /* [n_group] or NULL */
+    const float *alibi;     /* [n_group] or NULL */
     int split_lo, split_hi; /* splits to do */
     /* NULL: merge and write dst. Else [split - split_lo][n_row * n_group] states are left here. */
     float *part;

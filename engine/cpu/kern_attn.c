@@ -159,6 +159,15 @@ static bool row_range(const struct chunk *c, int m, int *range)
     return range[0] < range[1];
 }
 
+/* Scores of block b by how far behind row m its tokens are. */
+VI struct vf alibi_add(const struct chunk *c, int m, int b, struct vf v)
+{
+    static const float lane[BT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct cpu_attn_tile *t = c->t;
+    float first = (float)(c->base + b * BT - t->pos[m / t->n_group]);
+    return vfma(vset1(t->alibi[m % t->n_group]), vadd(vload(lane), vset1(first)), v);
+}
+
 /* Scores to weights relative to the new maximum; the state is rescaled to it. Weights outside the range
  * are never read by pv. */
 static void softmax_row(const struct chunk *c, int m, const int *range)
@@ -179,6 +188,8 @@ static void softmax_row(const struct chunk *c, int m, const int *range)
         v[b] = vload(s + b * BT);
         if (cap > 0)
             v[b] = vmul(vset1(cap), vtanh(vdiv(v[b], vset1(cap))));
+        if (c->t->alibi)
+            v[b] = alibi_add(c, m, b, v[b]);
         v[b] = vkeep(v[b], lo, hi, none);
         top = vmax(top, v[b]);
     }

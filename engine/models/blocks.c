@@ -64,7 +64,8 @@ int model_mix_attn(struct model *m, int layer, int n, bool attend)
         tensor_2d(m->work.att.dtype, m->work.att.buf, m->work.att.off, n, hp->dim[DIM_Q]);
     rc = MODEL_OP(m, attn, .dst = att, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
                   .head_dim = hp->head_dim, .scale = hp->attn_scale, .window = y->window,
-                  .softcap = hp->attn_softcap, .sinks = l->sinks, .kv = m->kv, .layer = y->kv);
+                  .softcap = hp->attn_softcap, .sinks = l->sinks, .alibi = m->alibi, .kv = m->kv,
+                  .layer = y->kv);
     if (!rc && n_gate)
         rc = MODEL_OP(m, gated_norm, .dst = att, .x = att, .gate = tensor_cols(all, 0, n_gate),
                       .act = GATE_SIGMOID);

@@ -165,6 +165,8 @@ struct model_hp {
     float residual_scale;                 /* of what a block adds; 1 */
     float logit_scale;                    /* 1 */
     int32_t window;                       /* sliding window of local layers, tokens; 0 = none */
+    float alibi_max;                      /* ALiBi: the slopes' base is 2^-alibi_max; 0 = none */
+    float alibi_scale;                    /* of the slopes; 0 = 1 */
     float rope_base_local;                /* of local layers, unscaled; 0 = as the others */
     struct moe_hp moe;
     struct state_hp state;

@@ -27,7 +27,7 @@
 static const struct hp_row common[] = {
     INT("block_count", "num_hidden_layers|n_layer|n_layers|num_layers", n_layer, 1,
         MODEL_LAYERS_MAX),
-    INT("embedding_length", "hidden_size|n_embd|d_model", n_embd, 1, WIDTH_MAX),
+    INT("embedding_length", "hidden_size|n_embd|n_embed|d_model", n_embd, 1, WIDTH_MAX),
     INT_OPT("feed_forward_length", "intermediate_size|n_inner|ffn_dim", n_ff, 0, WIDTH_MAX),
     INT_OPT("attention.head_count", "num_attention_heads|n_head|n_heads", n_head, 0, 4096),
     INT_OPT("attention.head_count_kv", "num_key_value_heads", n_kv_head, 0, 4096),

@@ -96,6 +96,7 @@ struct model {
     struct tensor rope_factors;          /* divide the frequencies; from the file, or buf 0 */
     struct tensor rope_long, rope_short; /* ROPE_SCALING_LONG of a GGUF file; read into hp */
     dev_buf rope_buf;
+    struct tensor alibi;                    /* [n_head] or buf 0 */
     struct tensor inv_freq, inv_freq_local; /* [n_rot / 2] */
     struct model_layer *layer;
     unsigned *kind; /* [n_layer] bits of each layer, for weight rows */

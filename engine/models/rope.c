@@ -4,6 +4,7 @@
 #include "engine/models/model.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 /* Dimension pair whose wave turns `rot` times within the original context (Peng et al. 2023, eq. 17). */
 static double yarn_dim(const struct model_hp *hp, double rot)
@@ -104,6 +105,37 @@ static int factors_read(struct model *m, const struct tensor *t, const char *nam
     return 0;
 }
 
+/* Slopes of heads (Press et al. 2022): a geometric row for the largest power of two of heads, every second term of a row
+ * twice as fine for those left. */
+static void alibi_slopes(const struct model_hp *hp, float *slope)
+{
+    int n = hp->n_head, whole = 1;
+    double max = (double)hp->alibi_max, scale = hp->alibi_scale > 0 ? (double)hp->alibi_scale : 1;
+    while (whole * 2 <= n)
+        whole *= 2;
+    for (int i = 0; i < n; i++) {
+        double e = i < whole ? max / whole * (i + 1) : max / (2 * whole) * (2 * (i - whole) + 1);
+        slope[i] = (float)(pow(2, -e) * scale);
+    }
+}
+
+/* Behind the frequencies in rope_buf. */
+static int alibi_open(struct model *m, size_t off, struct err *e)
+{
+    int n = m->hp.n_head;
+    if (m->hp.alibi_max <= 0)
+        return 0;
+    float *slope = mem_calloc((size_t)n, sizeof *slope);
+    if (!slope)
+        return err_set(e, ERR_NOMEM, "no memory for the slopes of %d heads", n);
+    alibi_slopes(&m->hp, slope);
+    int rc = m->be->write(m->dev, m->rope_buf, off, slope, (size_t)n * sizeof *slope);
+    free(slope);
+    m->alibi = (struct tensor){
+        .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = m->rope_buf, .off = off};
+    return rc ? err_set(e, rc, "slopes: %s", err_name(rc)) : 0;
+}
+
 int model_rope_open(struct model *m, struct err *e)
 {
     float f[MODEL_HEAD_MAX / 2], local[MODEL_HEAD_MAX / 2], factor[MODEL_HEAD_MAX / 2];
@@ -125,7 +157,7 @@ int model_rope_open(struct model *m, struct err *e)
         local[i] = m->hp.rope_base_local > 0
                        ? (float)pow((double)m->hp.rope_base_local, -2.0 * i / m->hp.n_rot)
                        : f[i];
-    if (m->be->buf_alloc(m->dev, 2 * bytes, &m->rope_buf))
+    if (m->be->buf_alloc(m->dev, 2 * bytes + (size_t)m->hp.n_head * sizeof *f, &m->rope_buf))
         return err_set(e, ERR_NOMEM, "no device memory for rope frequencies");
     rc = m->be->write(m->dev, m->rope_buf, 0, f, bytes);
     if (!rc)
@@ -136,7 +168,7 @@ int model_rope_open(struct model *m, struct err *e)
         .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = m->rope_buf};
     m->inv_freq_local = m->inv_freq;
     m->inv_freq_local.off = bytes;
-    return 0;
+    return alibi_open(m, 2 * bytes, e);
 }
 
 void model_rope_close(struct model *m)

@@ -153,10 +153,16 @@ int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
     return 0;
 }
 
-/* One query head of one row, two passes: the maximum, then weights and sums. `sink` is -inf where there is none. */
-static void attend(const struct dev *d, const struct op_attn *a, const int at[3], double sink,
-                   const float *q, float *dst)
+/* What a head has of its own: `sink` is -inf where there is none, `slope` 0. */
+struct head_terms {
+    double sink, slope;
+};
+
+/* One query head of one row, two passes: the maximum, then weights and sums. */
+static void attend(const struct dev *d, const struct op_attn *a, const int at[3],
+                   struct head_terms own, const float *q, float *dst)
 {
+    double sink = own.sink;
     int seq = at[0], pos = at[1], head = at[2] / (a->n_head / a->n_kv_head), hd = a->head_dim;
     int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
     double max = sink, sum = 0, *acc = a->kv->acc;
@@ -171,6 +177,7 @@ static void attend(const struct dev *d, const struct op_attn *a, const int at[3]
             s *= (double)a->scale;
             if (cap > 0)
                 s = cap * tanh(s / cap);
+            s += own.slope * (t - pos);
             if (pass == 0) {
                 max = s > max ? s : max;
                 continue;
@@ -195,13 +202,16 @@ int ref__attn(struct dev *d, const struct op_attn *a)
     float *dst = ref__ptr(d, &a->dst);
     const float *q = ref__ptr(d, &a->qkv);
     const float *sinks = a->sinks.buf ? ref__ptr(d, &a->sinks) : NULL;
-    if (!dst || !q || (a->sinks.buf && !sinks))
+    const float *alibi = a->alibi.buf ? ref__ptr(d, &a->alibi) : NULL;
+    if (!dst || !q || (a->sinks.buf && !sinks) || (a->alibi.buf && !alibi))
         return ERR_INVAL;
     for (int s = 0; s < m->n_seq; s++)
         for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++)
             for (int h = 0; h < a->n_head; h++) {
                 float *o = dst + i * a->dst.stride[0] + h * a->head_dim;
-                attend(d, a, (int[3]){s, m->pos[i], h}, sinks ? (double)sinks[h] : -INFINITY,
+                struct head_terms own = {.sink = sinks ? (double)sinks[h] : -INFINITY,
+                                         .slope = alibi ? (double)alibi[h] : 0};
+                attend(d, a, (int[3]){s, m->pos[i], h}, own,
                        q + i * a->qkv.stride[0] + h * a->head_dim, o);
             }
     return 0;

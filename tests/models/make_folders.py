@@ -124,7 +124,9 @@ def make(kind, kw, seed):
     own = {} if sees else dict(vocab_size=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
     cfg = AutoConfig.for_model(kind, **own, **{k: v for k, v in kw.items() if v is not None})
     torch.manual_seed(seed)
-    model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_config(cfg, attn_implementation="eager").float().eval()
+    model = (AutoModelForImageTextToText if sees else AutoModelForCausalLM).from_config(
+        # Falcon's eager code adds its slopes twice, the one that is used by default once
+        cfg, attn_implementation="sdpa" if kind == "falcon" else "eager").float().eval()
     spread(model, seed, bool(getattr(cfg, "tie_word_embeddings", False)))
     return model
 

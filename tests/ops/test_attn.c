@@ -9,7 +9,7 @@ struct shape {
     enum dtype dt;
     int window;
     float softcap;
-    bool qk_norm, sinks;
+    bool qk_norm, sinks, alibi;
 };
 
 #define MAX_SEQ 3
@@ -25,7 +25,7 @@ struct model {
     const struct ot_back *x;
     const struct shape *s;
     struct dev_kv *kv;
-    struct tensor freq, qn, kn, sinks;
+    struct tensor freq, qn, kn, sinks, alibi;
     int n_block, stride;
     int32_t *table; /* [MAX_SEQ, stride] */
 };
@@ -59,6 +59,9 @@ static void model_open(struct model *m, const struct ot_back *x, const struct sh
     for (int i = 0; i < s->n_head; i++) /* from nothing at all to more than every score */
         w[i] = i == 0 ? -INFINITY : i == 1 ? 60 : (float)i - 3;
     m->sinks = s->sinks ? ot_tensor(x, 1, s->n_head, w) : (struct tensor){0};
+    for (int i = 0; i < s->n_head; i++)
+        w[i] = powf(2, -1 - (float)i);
+    m->alibi = s->alibi ? ot_tensor(x, 1, s->n_head, w) : (struct tensor){0};
 }
 
 static void model_close(struct model *m)
@@ -70,6 +73,8 @@ static void model_close(struct model *m)
     }
     if (m->s->sinks)
         ot_take(m->x, m->sinks, NULL);
+    if (m->s->alibi)
+        ot_take(m->x, m->alibi, NULL);
     m->x->b->kv_close(m->x->d, m->kv);
     free(m->table);
 }
@@ -109,6 +114,7 @@ static int layer_ops(struct model *m, struct tensor qkv, struct tensor dst)
                         .window = s->window,
                         .softcap = s->softcap,
                         .sinks = m->sinks,
+                        .alibi = m->alibi,
                         .kv = m->kv,
                         .layer = 1};
     return m->x->b->attn(m->x->d, &a);
@@ -189,15 +195,16 @@ static float *new_data(const struct shape *s, size_t rows)
 }
 
 static const struct shape shapes[] = {
-    {3, 3, 32, 32, ROPE_NORM, DT_F32, 0, 0, false, false},
-    {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false, true},
-    {8, 1, 128, 128, ROPE_NEOX, DT_BF16, 0, 0, true, false},
-    {4, 2, 80, 40, ROPE_NORM, DT_F16, 0, 0, false, false},
-    {2, 1, 256, 256, ROPE_NEOX, DT_F32, 50, 30, false, true},
-    {6, 2, 64, 64, ROPE_NEOX, DT_BF16, 100, 0, false, false},
-    {2, 2, 20, 10, ROPE_NEOX, DT_F16, 7, 0, true, false},
-    {4, 4, 4, 4, ROPE_NONE, DT_F32, 0, 0, false, false},
-    {8, 2, 64, 64, ROPE_NEOX, DT_F32, 128, 0, false, true},
+    {3, 3, 32, 32, ROPE_NORM, DT_F32, 0, 0, false, false, false},
+    {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false, true, false},
+    {8, 1, 128, 128, ROPE_NEOX, DT_BF16, 0, 0, true, false, false},
+    {4, 2, 80, 40, ROPE_NORM, DT_F16, 0, 0, false, false, false},
+    {2, 1, 256, 256, ROPE_NEOX, DT_F32, 50, 30, false, true, false},
+    {6, 2, 64, 64, ROPE_NEOX, DT_BF16, 100, 0, false, false, false},
+    {2, 2, 20, 10, ROPE_NEOX, DT_F16, 7, 0, true, false, false},
+    {4, 4, 4, 4, ROPE_NONE, DT_F32, 0, 0, false, false, false},
+    {8, 2, 64, 64, ROPE_NEOX, DT_F32, 128, 0, false, true, false},
+    {6, 3, 32, 2, ROPE_NONE, DT_F16, 0, 0, false, false, true},
 };
 #define N_SHAPE (sizeof shapes / sizeof *shapes)
 
@@ -275,7 +282,7 @@ static void test_same_bits(void **st)
 static void bench(void)
 {
     enum { LEN = 4096, ROWS = 512, REP = 5 };
-    const struct shape s = {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false, false};
+    const struct shape s = {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false, false, false};
     const struct plan p = {1, {LEN}, LEN, false, false};
     static struct step t;
     float *data = new_data(&s, ROWS);
