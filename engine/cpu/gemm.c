@@ -103,7 +103,7 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const struct cpu_gemm_kern *k = o->k;
     const struct gemm_spec s = gemm__spec(q->layout);
     q->fn = k->exact[q->layout];
-    if (p == PRECISION_INT8 && s.bits) {
+    if (p == PRECISION_INT8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
         if (k->int8->vnni[q->layout] && __builtin_cpu_supports("avx512vnni"))
             q->fn = k->int8->vnni[q->layout];
@@ -111,7 +111,7 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     } else if (p == PRECISION_DEFAULT) {
         q->fn = k->fast[q->layout];
         o->want_xb = o->want_xb || k->bf16[q->layout];
-    } else { /* f32, and dense weights beside 8-bit activations */
+    } else { /* f32, and what has no such kernel beside 8-bit activations */
         return;
     }
     o->want_xs32 = o->want_xs32 || (s.has_min && s.group == 32);

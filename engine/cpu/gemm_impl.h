@@ -5,6 +5,7 @@
  *
  *   panel = [scales, padded to 64 bytes][chunk 0][chunk 1]...       lane = output row, fastest
  *   scales, GS_F16: per chunk  f16 d[lanes], (f16 m[lanes])
+ *           GS_F32: per group  f32 d[lanes], (f32 m[lanes])
  *           GS_K:   per 256    f16 d[lanes], (f16 dmin[lanes]),
  *                              per group i8 s[lanes], (per group i8 m[lanes])
  *   chunk, 4 to 6 bits: u32 nib[4][lanes]: byte b of nib[i] = q[4i + b] | q[16 + 4i + b] << 4 (low 4 bits)
@@ -16,27 +17,40 @@
  * Pairs of k that are 2 apart are what byte and nibble shifts leave in the two halves of a word; the
  * activations of the bf16 path are permuted the same way. A group (32 or 16 values, k < 16 and k >= 16 of a
  * chunk) has one scale: w[k] = D * (q[k] - bias) + M, with D = d or d * s, and M = m or -(dmin * m): the same
- * f32 operations as the reference decoder. */
+ * f32 operations as the reference decoder. Where codes stand for other than whole numbers in order (`level`), q - bias
+ * is the level. */
 #ifndef ENGINE_CPU_GEMM_IMPL_H
 #define ENGINE_CPU_GEMM_IMPL_H
 
 #include "engine/cpu/gemm.h"
+#include "engine/quant/split.h"
 
-enum gemm_scale { GS_F16, GS_K };
+enum gemm_scale { GS_F16, GS_F32, GS_K };
 
-/* X(name, bits, bias, group, scale, has_min) */
-#define GEMM_QUANT_LAYOUTS(X)                                                                      \
-    X(Q4, 4, 8, 32, GS_F16, 0)                                                                     \
-    X(Q4M, 4, 0, 32, GS_F16, 1)                                                                    \
-    X(Q4K, 4, 0, 32, GS_K, 1)                                                                      \
-    X(Q5, 5, 16, 32, GS_F16, 0)                                                                    \
-    X(Q5M, 5, 0, 32, GS_F16, 1)                                                                    \
-    X(Q5K, 5, 0, 32, GS_K, 1)                                                                      \
-    X(Q6K, 6, 32, 16, GS_K, 0)                                                                     \
-    X(Q8, 8, 128, 32, GS_F16, 0)                                                                   \
-    X(Q8K, 8, 128, 32, GS_K, 0)                                                                    \
-    X(Q2K, 4, 0, 16, GS_K, 1)                                                                      \
-    X(Q3K, 4, 4, 16, GS_K, 0)
+/* X(name, bits, bias, group, scale, has_min, level) */
+#define GEMM_INT_LAYOUTS(X)                                                                        \
+    X(Q4, 4, 8, 32, GS_F16, 0, LEVEL_INT)                                                          \
+    X(Q4M, 4, 0, 32, GS_F16, 1, LEVEL_INT)                                                         \
+    X(Q4K, 4, 0, 32, GS_K, 1, LEVEL_INT)                                                           \
+    X(Q4F, 4, 0, 32, GS_F32, 1, LEVEL_INT)                                                         \
+    X(Q5, 5, 16, 32, GS_F16, 0, LEVEL_INT)                                                         \
+    X(Q5M, 5, 0, 32, GS_F16, 1, LEVEL_INT)                                                         \
+    X(Q5K, 5, 0, 32, GS_K, 1, LEVEL_INT)                                                           \
+    X(Q6K, 6, 32, 16, GS_K, 0, LEVEL_INT)                                                          \
+    X(Q8, 8, 128, 32, GS_F16, 0, LEVEL_INT)                                                        \
+    X(Q8K, 8, 128, 32, GS_K, 0, LEVEL_INT)                                                         \
+    X(Q8F, 8, 128, 32, GS_F32, 0, LEVEL_INT)                                                       \
+    X(Q8F16, 8, 128, 16, GS_F32, 0, LEVEL_INT)                                                     \
+    X(Q8FM, 8, 128, 32, GS_F32, 1, LEVEL_INT)                                                      \
+    X(Q2K, 4, 0, 16, GS_K, 1, LEVEL_INT)                                                           \
+    X(Q3K, 4, 4, 16, GS_K, 0, LEVEL_INT)
+/* No kernels for 8-bit activations: PRECISION_INT8 multiplies these in f32. */
+#define GEMM_LEVEL_LAYOUTS(X)                                                                      \
+    X(F4, 4, 0, 32, GS_F32, 0, LEVEL_FP4)                                                          \
+    X(F416, 4, 0, 16, GS_F32, 0, LEVEL_FP4)                                                        \
+    X(NF4, 4, 0, 32, GS_F32, 0, LEVEL_NF4)                                                         \
+    X(F8, 8, 0, 32, GS_F32, 0, LEVEL_E4M3)
+#define GEMM_QUANT_LAYOUTS(X) GEMM_INT_LAYOUTS(X) GEMM_LEVEL_LAYOUTS(X)
 
 enum gemm_layout {
     GL_F32,
@@ -52,6 +66,7 @@ struct gemm_spec {
     int bits, bias, group;
     enum gemm_scale scale;
     int has_min;
+    enum quant_level level;
 };
 
 #define GEMM_CHUNK    32
@@ -73,8 +88,10 @@ static inline size_t gemm_pad64(size_t n)
 /* Bytes of a panel's scales (padded) and of one chunk. Sizes are checked once, in gemm.c. */
 static inline size_t gemm_scale_bytes(struct gemm_spec s, int64_t n_in, int lanes)
 {
-    size_t per = s.scale == GS_F16 ? 2 : 2 + (size_t)(GEMM_SUPER / s.group);
-    size_t n = (size_t)(n_in / (s.scale == GS_F16 ? GEMM_CHUNK : GEMM_SUPER));
+    size_t per = s.scale == GS_F16 ? 2 : s.scale == GS_F32 ? 4 : 2 + (size_t)(GEMM_SUPER / s.group);
+    size_t n = (size_t)(n_in / (s.scale == GS_F16   ? GEMM_CHUNK
+                                : s.scale == GS_F32 ? s.group
+                                                    : GEMM_SUPER));
     return gemm_pad64(n * per * (size_t)(1 + s.has_min) * (size_t)lanes);
 }
 static inline size_t gemm_chunk_bytes(struct gemm_spec s, int lanes)

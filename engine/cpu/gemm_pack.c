@@ -34,10 +34,36 @@ enum gemm_layout gemm__layout(enum quant_fmt f)
         return GL_Q6K;
     case QF_IQ4_XS:
         return GL_Q8K;
-    case QF_I8_128: /* no panels of these yet: a clear refusal */
-    case QF_I4_128:
-    case QF_F8_128:
-        break;
+    case QF_TQ1_0: /* codes 0 to 2, both scales 1 */
+    case QF_TQ2_0:
+        return GL_Q2K;
+    case QF_Q8_1:
+        return GL_Q8;
+    case QF_Q8_K:
+    case QF_I8_32:
+    case QF_IQ2_XXS: /* levels out of code books */
+    case QF_IQ3_XXS:
+    case QF_IQ3_S:
+    case QF_IQ1_S:
+        return GL_Q8F;
+    case QF_IQ2_XS:
+    case QF_IQ2_S:
+    case QF_IQ1_M:
+        return GL_Q8F16;
+    case QF_I8M_32:
+        return GL_Q8FM;
+    case QF_I4_32:
+    case QF_Q1_0:
+        return GL_Q4F;
+    case QF_MXFP4:
+        return GL_F4;
+    case QF_NVFP4:
+    case QF_F4_16:
+        return GL_F416;
+    case QF_NF4_32:
+        return GL_NF4;
+    case QF_F8_32:
+        return GL_F8;
     }
     return GL_N;
 }
@@ -45,8 +71,8 @@ enum gemm_layout gemm__layout(enum quant_fmt f)
 struct gemm_spec gemm__spec(enum gemm_layout l)
 {
     static const struct gemm_spec spec[GL_N] = {
-#define X(name, bits, bias, group, scale, has_min)                                                 \
-    [GL_##name] = {bits, bias, group, scale, has_min},
+#define X(name, bits, bias, group, scale, has_min, level)                                          \
+    [GL_##name] = {bits, bias, group, scale, has_min, level},
         GEMM_QUANT_LAYOUTS(X)
 #undef X
     };
@@ -263,6 +289,38 @@ static void split_q6_k(const uint8_t *b, struct block *o)
     }
 }
 
+static void split_ternary(enum quant_fmt f, const uint8_t *b, struct block *o)
+{
+    uint8_t code[GEMM_SUPER];
+    float d[16], m[16];
+    int n = quant_format_get(f)->block_len;
+    memset(o, 0, sizeof *o);
+    quant_split(f, b, n, code, d, m);
+    o->d = o->m = f32_to_f16(d[0]);
+    memset(o->s, 1, sizeof o->s);
+    memset(o->sm, 1, sizeof o->sm);
+    for (int c = 0; c < n / 32; c++)
+        words_from_values(code + 32 * c, 4, o->word[c]);
+}
+
+static void split_tq1_0(const uint8_t *b, struct block *o)
+{
+    split_ternary(QF_TQ1_0, b, o);
+}
+
+static void split_tq2_0(const uint8_t *b, struct block *o)
+{
+    split_ternary(QF_TQ2_0, b, o);
+}
+
+static void split_q8_1(const uint8_t *b, struct block *o)
+{
+    o->d = get_u16(b);
+    memcpy(o->word[0], b + 4, 32);
+    for (int i = 0; i < 8; i++)
+        o->word[0][i] ^= 0x80808080;
+}
+
 static void (*split_of(enum quant_fmt f))(const uint8_t *, struct block *)
 {
     switch (f) {
@@ -290,12 +348,13 @@ static void (*split_of(enum quant_fmt f))(const uint8_t *, struct block *)
         return split_iq4_nl;
     case QF_IQ4_XS:
         return split_iq4_xs;
-    case QF_F32:
-    case QF_F16:
-    case QF_BF16:
-    case QF_I8_128:
-    case QF_I4_128:
-    case QF_F8_128:
+    case QF_TQ1_0:
+        return split_tq1_0;
+    case QF_TQ2_0:
+        return split_tq2_0;
+    case QF_Q8_1:
+        return split_q8_1;
+    default: /* dense, or with f32 scales: see f32_put */
         break;
     }
     return NULL;
@@ -325,6 +384,36 @@ static void block_put(uint8_t *scales, uint8_t *chunks, struct gemm_spec s, int 
             memcpy(cp, &o->word[c][i], 4);
 }
 
+/* Row r of a panel with f32 scales, from what every format's parts are. */
+static void f32_put(uint8_t *panel, struct gemm_spec s, int lanes, enum quant_fmt f, int64_t n_in,
+                    const uint8_t *row, int r)
+{
+    const struct quant_format *q = quant_format_get(f);
+    const size_t n = (size_t)lanes, step = 1 + (size_t)s.has_min;
+    const int unit = q->block_len < GEMM_CHUNK ? GEMM_CHUNK : q->block_len, per = s.group / 16;
+    const size_t unit_bytes = (size_t)(unit / q->block_len * q->block_bytes);
+    uint8_t code[GEMM_SUPER], *sp = panel + 4 * (size_t)r,
+                              *cp = panel + gemm_scale_bytes(s, n_in, lanes) + 4 * (size_t)r;
+    float d[16], m[16];
+    for (int64_t at = 0; at < n_in; at += unit, row += unit_bytes) {
+        quant_split(f, row, unit, code, d, m);
+        for (int g = 0; g < unit / s.group; g++, sp += step * 4 * n) {
+            memcpy(sp, &d[g * per], 4);
+            if (s.has_min)
+                memcpy(sp + 4 * n, &m[g * per], 4);
+        }
+        for (int c = 0; c < unit; c += GEMM_CHUNK) {
+            uint32_t word[8];
+            if (s.bits == 8)
+                memcpy(word, code + c, sizeof word);
+            else
+                words_from_values(code + c, s.bits, word);
+            for (int i = 0; i < s.bits; i++, cp += 4 * n)
+                memcpy(cp, &word[i], 4);
+        }
+    }
+}
+
 static void dense_put(uint8_t *panel, int lanes, enum gemm_layout l, int64_t n_in,
                       const uint8_t *row, int r)
 {
@@ -348,13 +437,17 @@ void gemm__panel_pack(uint8_t *panel, int lanes, enum quant_fmt f, int64_t n_in,
     const enum gemm_layout l = gemm__layout(f);
     if (n_row < lanes) /* scales of 0 and values of 0 */
         memset(panel, 0, gemm__panel_bytes(l, n_in, lanes));
+    const struct gemm_spec s = gemm__spec(l);
     void (*split)(const uint8_t *, struct block *) = split_of(f);
+    for (int r = 0; r < n_row && s.bits && s.scale == GS_F32; r++)
+        f32_put(panel, s, lanes, f, n_in, rows + (size_t)r * row_bytes, r);
+    if (s.bits && s.scale == GS_F32)
+        return;
     if (!split) {
         for (int r = 0; r < n_row; r++)
             dense_put(panel, lanes, l, n_in, rows + (size_t)r * row_bytes, r);
         return;
     }
-    const struct gemm_spec s = gemm__spec(l);
     const struct quant_format *q = quant_format_get(f);
     uint8_t *chunks = panel + gemm_scale_bytes(s, n_in, lanes);
     struct block o = {0};

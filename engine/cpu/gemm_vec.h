@@ -103,6 +103,32 @@ INLINE vf v_small(vu q, int bias)
     return (vf)(q | 0x4b000000) - (float)(0x800000 + bias);
 }
 
+/* The levels of codes 0..15; q has noise above its low four bits. */
+INLINE vf v_level16(const enum quant_level kind, vu q)
+{
+    static const float fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+    const float *t = kind == LEVEL_FP4 ? fp4 : quant_levels_nf4;
+#if LANES == 16
+    return (vf)_mm512_permutexvar_ps((__m512i)q, _mm512_loadu_ps(t));
+#elif LANES == 8
+    __m256 lo = _mm256_permutevar8x32_ps(_mm256_loadu_ps(t), (__m256i)q);
+    __m256 hi = _mm256_permutevar8x32_ps(_mm256_loadu_ps(t + 8), (__m256i)q);
+    return (vf)_mm256_blendv_ps(lo, hi, _mm256_castsi256_ps((__m256i)(q << 28)));
+#else
+    vf v;
+    for (int i = 0; i < LANES; i++)
+        v[i] = t[q[i] & 15];
+    return v;
+#endif
+}
+
+/* e4m3 in the low byte of q: its bits at a float's place, with the exponent put right; subnormals too. */
+INLINE vf v_e4m3(vu q)
+{
+    vf v = (vf)((q & 127) << 20) * 0x1p120f;
+    return (vf)((vu)v | (q & 128) << 24);
+}
+
 /* Rows row..row + n of panel p's results: y = acc + bias. A function, so that its many branches exist once
  * and not in every kernel. */
 static __attribute__((noinline, unused)) void rows_store(const struct gemm_call *c, int p,
@@ -130,6 +156,13 @@ INLINE void group_scale(const uint8_t *p, const struct gemm_spec s, int64_t g, v
         *d = v_load_f16(p);
         if (s.has_min)
             *m = v_load_f16(p + 2 * LANES);
+        return;
+    }
+    if (s.scale == GS_F32) {
+        p += g * step * 4 * LANES;
+        *d = v_load((const float *)(const void *)p);
+        if (s.has_min)
+            *m = v_load((const float *)(const void *)(p + 4 * LANES));
         return;
     }
     const int64_t n = GEMM_SUPER / s.group;

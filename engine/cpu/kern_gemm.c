@@ -8,9 +8,13 @@
  * q[i + 4h] for 8 bits; high[] are the planes shifted right by 4i. */
 INLINE vf q_value(const struct gemm_spec s, vu word, const vu *high, int b, int h)
 {
+    if (s.level == LEVEL_E4M3)
+        return v_e4m3(word >> 8 * b);
     if (s.bits == 8)
         return v_small(word >> 8 * b & 255, s.bias);
     vu q = word >> (8 * b + 4 * h);
+    if (s.level != LEVEL_INT)
+        return v_level16(s.level, q);
 #if LANES == 16
     if (s.bits == 4) { /* the permutation looks at the low four bits of its index only */
         const float z = (float)-s.bias;

@@ -102,8 +102,34 @@ INLINE __m512i shift_words(__m512i v, int n)
     return n >= 0 ? (__m512i)((words)v >> n) : (__m512i)((words)v << -n);
 }
 
+/* The low byte of both words of every lane as e4m3: exact. */
+INLINE __m512i e4m3_pair(__m512i v)
+{
+    __m512i lo = (__m512i)v_e4m3((vu)v), hi = (__m512i)v_e4m3((vu)_mm512_srli_epi32(v, 16));
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(lo, 16), hi);
+}
+
+/* bf16 of a table of 16, twice. NF4's levels are rounded here. */
+INLINE __m512i level16_table(const enum quant_level kind)
+{
+    uint16_t t[32];
+    for (int i = 0; i < 32; i++)
+        t[i] = f32_to_bf16(kind == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
+                                             : quant_levels_nf4[i & 15]);
+    return _mm512_loadu_si512(t);
+}
+
 INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
 {
+    if (s.level == LEVEL_E4M3) {
+        UNROLL(8)
+        for (int i = 0; i < 8; i++) {
+            __m512i v = _mm512_loadu_si512(chunk + i * 64);
+            _mm512_store_si512(tile + (2 * i) * 64, e4m3_pair(v));
+            _mm512_store_si512(tile + (2 * i + 1) * 64, e4m3_pair(_mm512_srli_epi32(v, 8)));
+        }
+        return;
+    }
     if (s.bits == 8) {
         UNROLL(8)
         for (int i = 0; i < 8; i++) {
@@ -113,7 +139,9 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
         }
         return;
     }
-    const __m512i level = level_table(0, s.bits, s.bias), level2 = level_table(32, s.bits, s.bias);
+    const __m512i level =
+        s.level != LEVEL_INT ? level16_table(s.level) : level_table(0, s.bits, s.bias);
+    const __m512i level2 = level_table(32, s.bits, s.bias);
     const __m512i low4 = _mm512_set1_epi16(15), low5 = _mm512_set1_epi16(31);
     __m512i high[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
     for (int plane = 0; plane < s.bits - 4; plane++)

@@ -1,4 +1,4 @@
-/* GEMM kernels of PRECISION_INT8, for every quantised layout: products of 8-bit integers. In blocks of 32 of
+/* GEMM kernels of PRECISION_INT8, for every layout of whole numbers: products of 8-bit integers. In blocks of 32 of
  * a row, activations become 12-bit integers, x = sx * v, in two digits of 8 bits, v = 16 hi + lo: one digit
  * alone changes 4 % of the best tokens of a small model, and at one row memory is the limit either way. The
  * products of a group are summed in integers, which is exact, and the scales are applied in f32:
@@ -428,12 +428,12 @@ INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 #else
 #define X(name, ...) VECTOR_FN(int8_##name, DOT_PLAIN, __VA_ARGS__)
 #endif
-GEMM_QUANT_LAYOUTS(X)
+GEMM_INT_LAYOUTS(X)
 #undef X
 
 #ifdef CPU_ISA_avx512
 #define X(name, ...) VECTOR_FN(vnni_##name, DOT_VNNI, __VA_ARGS__)
-GEMM_QUANT_LAYOUTS(X)
+GEMM_INT_LAYOUTS(X)
 #undef X
 #endif
 
@@ -445,14 +445,14 @@ const struct gemm_int8_kern TABLE(CPU_ISA) = {
     .fn =
         {
 #define X(name, ...) [GL_##name] = int8_##name,
-            GEMM_QUANT_LAYOUTS(X)
+            GEMM_INT_LAYOUTS(X)
 #undef X
         },
 #ifdef CPU_ISA_avx512
     .vnni =
         {
 #define X(name, ...) [GL_##name] = vnni_##name,
-            GEMM_QUANT_LAYOUTS(X)
+            GEMM_INT_LAYOUTS(X)
 #undef X
         },
 #endif

@@ -18,13 +18,14 @@ int source__nomem(const struct source *s, struct err *e)
     return file_map_prefix(e, s->path ? s->path : "model");
 }
 
-int source_open(struct source **out, const char *path, struct err *e)
+static int open_as(struct source **out, const char *path, bool parts, struct err *e)
 {
     struct err local;
     e = e ? e : &local;
     struct source *s = mem_calloc(1, sizeof *s);
     if (!s)
         return err_set(e, ERR_NOMEM, "%.200s: no memory", path);
+    s->parts = parts;
     s->path = arena_copy(&s->arena, path, strlen(path));
     int rc = s->path ? source__files(s, e) : source__nomem(s, e);
     rc = rc ? rc : source__tensors(s, e);
@@ -34,6 +35,16 @@ int source_open(struct source **out, const char *path, struct err *e)
     }
     *out = s;
     return 0;
+}
+
+int source_open(struct source **out, const char *path, struct err *e)
+{
+    return open_as(out, path, false, e);
+}
+
+int source_open_parts(struct source **out, const char *path, struct err *e)
+{
+    return open_as(out, path, true, e);
 }
 
 void source_close(struct source *s)

@@ -42,6 +42,8 @@ struct source;
  * its one .gguf, else its model.bin if that is CTranslate2's. ERR_NOTFOUND, ERR_PARSE, ERR_INVAL name file and tensor (a tensor in two shards; one that the index
  * puts where it is not). */
 int source_open(struct source **out, const char *path, struct err *e);
+/* The same for who puts quantised matrices together (hfq.h): factors of fp8 weights are tensors like the others. */
+int source_open_parts(struct source **out, const char *path, struct err *e);
 void source_close(struct source *s); /* NULL is fine */
 const char *source_path(const struct source *s);
 size_t source_n(const struct source *s);

@@ -23,6 +23,7 @@ struct source_meta { /* a text of a GGUF file's metadata, with the terminator th
 struct source {
     struct arena arena; /* texts */
     char *path;         /* as given to source_open */
+    bool parts;         /* source_open_parts */
     struct source_file *file;
     size_t n_file;
     struct source_tensor *tensor; /* by name */

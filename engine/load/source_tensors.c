@@ -177,7 +177,7 @@ int source__tensors(struct source *s, struct err *e)
                     SHOW(view_str(s->tensor[i].name)));
             return file_map_prefix(e, s->path);
         }
-    for (size_t i = 0; !rc && i < s->n_tensor; i++)
+    for (size_t i = 0; !rc && !s->parts && i < s->n_tensor; i++)
         if (s->tensor[i].kind == SOURCE_F8_E4M3 || s->tensor[i].kind == SOURCE_F8_E5M2)
             rc = take_scale(s, &s->tensor[i], e);
     return rc;

@@ -1,18 +1,20 @@
-/* Formats of our own for weights that other tools quantise in groups of 128 (GPTQ, AWQ, compressed-tensors, block fp8): a
- * loader brings them into these blocks. Not in GGUF files.
+/* Formats of our own for weights that other tools quantise (GPTQ, AWQ, compressed-tensors, fp8, NVFP4, bitsandbytes): a
+ * loader brings them into these blocks, whatever their groups were. Not in GGUF files. Scales are f32, so that what
+ * f16, bf16 or a product of two scales holds is kept.
  *
- *   I8_128   f32 scale, i8 q[128]                     x = scale * q          132 bytes
- *   I4_128   f16 scale, f16 min, qs[64]               x = scale * q + min     68    min is -zero * scale
- *   F8_128   f32 scale, e4m3 q[128]                   x = scale * q          132
+ *   I8_32   f32 scale, i8 q[32]             x = scale * q                 36 bytes
+ *   I8M_32  f32 scale, f32 min, i8 q[32]    x = scale * q + min           40    min is -zero * scale
+ *   I4_32   f32 scale, f32 min, qs[16]      x = scale * q + min           24
+ *   F8_32   f32 scale, e4m3 q[32]           x = scale * q                 36
+ *   F4_16   f32 scale / 2, qs[8]            x = scale * e2m1(q)           12 for 16 values
+ *   NF4_32  f32 scale, qs[16]               x = scale * table[q]          20
  *
- * qs[i] holds value 2 i in its low and value 2 i + 1 in its high four bits. */
+ * qs as in Q4_0: value i low, value i + half the block high. */
 #include "engine/quant/quant_impl.h"
 
 #include <math.h>
 
-enum { LEN = 128, I8_BYTES = 132, I4_BYTES = 68 };
-
-static float scale_at(const uint8_t *b)
+static float float_at(const uint8_t *b)
 {
     float f;
     memcpy(&f, b, sizeof f);
@@ -29,27 +31,49 @@ float quant_e4m3(uint8_t c)
     return c & 0x80 ? -v : v;
 }
 
-void quant__i8_128_decode(const void *src, float *dst, int64_t n)
+static void nibbles(uint8_t *code, const uint8_t *qs, int half)
 {
-    const uint8_t *b = src;
-    for (int64_t at = 0; at < n; at += LEN, b += I8_BYTES)
-        for (int i = 0; i < LEN; i++)
-            dst[at + i] = scale_at(b) * (float)(int8_t)b[4 + i];
+    for (int i = 0; i < half; i++) {
+        code[i] = qs[i] & 15;
+        code[i + half] = qs[i] >> 4;
+    }
 }
 
-void quant__i4_128_decode(const void *src, float *dst, int64_t n)
+void quant__i8_32_split(const uint8_t *b, const struct quant__out *o)
 {
-    const uint8_t *b = src;
-    for (int64_t at = 0; at < n; at += LEN, b += I4_BYTES)
-        for (int i = 0; i < LEN; i++)
-            dst[at + i] =
-                quant__half(b) * (float)(b[4 + i / 2] >> 4 * (i % 2) & 15) + quant__half(b + 2);
+    for (int i = 0; i < 32; i++)
+        o->code[i] = (uint8_t)(b[4 + i] ^ 0x80);
+    quant__both(o, 0, float_at(b), 0);
 }
 
-void quant__f8_128_decode(const void *src, float *dst, int64_t n)
+void quant__i8m_32_split(const uint8_t *b, const struct quant__out *o)
 {
-    const uint8_t *b = src;
-    for (int64_t at = 0; at < n; at += LEN, b += I8_BYTES)
-        for (int i = 0; i < LEN; i++)
-            dst[at + i] = scale_at(b) * quant_e4m3(b[4 + i]);
+    for (int i = 0; i < 32; i++)
+        o->code[i] = (uint8_t)(b[8 + i] ^ 0x80);
+    quant__both(o, 0, float_at(b), float_at(b + 4));
+}
+
+void quant__i4_32_split(const uint8_t *b, const struct quant__out *o)
+{
+    nibbles(o->code, b + 8, 16);
+    quant__both(o, 0, float_at(b), float_at(b + 4));
+}
+
+void quant__f8_32_split(const uint8_t *b, const struct quant__out *o)
+{
+    memcpy(o->code, b + 4, 32);
+    quant__both(o, 0, float_at(b), 0);
+}
+
+void quant__f4_16_split(const uint8_t *b, const struct quant__out *o)
+{
+    nibbles(o->code, b + 4, 8);
+    o->scale[0] = float_at(b);
+    o->min[0] = 0;
+}
+
+void quant__nf4_32_split(const uint8_t *b, const struct quant__out *o)
+{
+    nibbles(o->code, b + 4, 16);
+    quant__both(o, 0, float_at(b), 0);
 }

@@ -11,11 +11,14 @@
 #include "engine/base/buf.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
-#include "engine/quant/quant.h"
+#include "engine/quant/split.h"
 #include "tests/unxz.h"
 
-static const char *const with_encoder[] = {"BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0"};
-static const char *const without[] = {"Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_NL", "IQ4_XS"};
+static const char *const with_encoder[] = {"BF16", "Q4_0",  "Q4_1",  "Q5_0", "Q5_1",
+                                           "Q8_0", "MXFP4", "TQ1_0", "TQ2_0"};
+static const char *const without[] = {"Q2_K",   "Q3_K",   "Q4_K",    "Q5_K",  "Q6_K",
+                                      "IQ4_NL", "IQ4_XS", "IQ1_S",   "IQ1_M", "IQ2_XXS",
+                                      "IQ2_XS", "IQ2_S",  "IQ3_XXS", "IQ3_S", "NVFP4"};
 
 static char *golden;
 static size_t golden_len;
@@ -111,24 +114,25 @@ static void test_encode(void **st)
 static void test_encode_edges(void **st)
 {
     (void)st;
-    float x[32], y[32];
-    uint8_t block[64];
+    float x[256], y[256];
+    uint8_t block[256];
     for (size_t i = 1; i < sizeof with_encoder / sizeof *with_encoder; i++) {
         const struct quant_format *f = quant_format_by_name(with_encoder[i]);
         static const float fill[] = {0.0f, -0.0f, 1.0f, -3.5f, 1e-30f, 60000.0f};
         for (size_t k = 0; k < sizeof fill / sizeof *fill; k++) {
-            for (int v = 0; v < 32; v++)
+            for (int v = 0; v < f->block_len; v++)
                 x[v] = fill[k];
-            f->encode(x, block, 32);
-            f->decode(block, y, 32);
-            for (int v = 0; v < 32; v++)
-                assert_true(fabsf(y[v] - x[v]) <= fabsf(x[v]) * 0.01f + 1e-29f);
+            f->encode(x, block, f->block_len);
+            f->decode(block, y, f->block_len);
+            float part = f->id == QF_MXFP4 ? 0.2f : 0.01f;
+            for (int v = 0; v < f->block_len; v++)
+                assert_true(fabsf(y[v] - x[v]) <= fabsf(x[v]) * part + 1e-29f);
         }
         static const float bad[] = {NAN, INFINITY, -INFINITY};
         for (int k = 0; k < 3; k++) {
             x[7] = bad[k];
-            f->encode(x, block, 32);
-            f->decode(block, y, 32);
+            f->encode(x, block, f->block_len);
+            f->decode(block, y, f->block_len);
         }
     }
 }
@@ -212,7 +216,7 @@ static void test_table(void **st)
         assert_ptr_equal(quant_format_by_name(f->name), f);
         assert_true(f->block_len > 0 && f->block_bytes > 0 && f->decode);
     }
-    assert_int_equal(n, 15);
+    assert_int_equal(n, 29);
     assert_null(quant_format_get(4));
     assert_null(quant_format_get(UINT32_MAX));
     assert_null(quant_format_by_name("Q4_9"));
@@ -226,8 +230,8 @@ static void test_table(void **st)
     assert_int_equal(bytes, 0);
 }
 
-/* Groups of 128, by hand; fp8 at its landmarks (OCP E4M3). */
-static void test_group_128(void **st)
+/* Formats of our own and those that the reference does not decode, by hand; fp8 at its landmarks (OCP E4M3). */
+static void test_own(void **st)
 {
     (void)st;
     static const struct {
@@ -235,26 +239,68 @@ static void test_group_128(void **st)
         float value;
     } e4m3[] = {{0x00, 0},    {0x01, 0x1p-9f}, {0x08, 0x1p-6f}, {0x38, 1},
                 {0x3c, 1.5f}, {0x7e, 448},     {0xb8, -1}};
-    uint8_t b[132] = {0};
-    float x[128], scale = 0.25f;
+    uint8_t b[292] = {0};
+    float x[256], scale = 0.25f, min = -4;
     for (size_t i = 0; i < sizeof e4m3 / sizeof *e4m3; i++)
         assert_true(quant_e4m3(e4m3[i].code) == e4m3[i].value);
     assert_true(isnan(quant_e4m3(0x7f)) && isnan(quant_e4m3(0xff)));
     memcpy(b, &scale, 4);
     b[4] = 0x80;
     b[5] = 0x38;
-    b[131] = 3;
-    quant_format_get(QF_I8_128)->decode(b, x, 128);
-    assert_true(x[0] == -32 && x[1] == 14 && x[2] == 0 && x[127] == 0.75f);
-    quant_format_get(QF_F8_128)->decode(b, x, 128);
+    b[35] = 3;
+    quant_format_get(QF_I8_32)->decode(b, x, 32);
+    assert_true(x[0] == -32 && x[1] == 14 && x[2] == 0 && x[31] == 0.75f);
+    quant_format_get(QF_F8_32)->decode(b, x, 32);
     assert_true(x[0] == 0 && x[1] == 0.25f);
-    uint16_t d = f32_to_f16(0.5f), m = f32_to_f16(-4);
+    quant_format_get(QF_Q8_K)->decode(b, x, 256);
+    assert_true(x[0] == -32 && x[1] == 14 && x[31] == 0.75f && x[255] == 0);
+    b[4] = 0xf7;
+    quant_format_get(QF_F4_16)->decode(b, x, 16);
+    assert_true(x[0] == 3 && x[8] == -3 && x[1] == 0 && x[9] == 0.75f && x[2] == 0);
+    quant_format_get(QF_NF4_32)->decode(b, x, 32);
+    assert_true(x[0] == 0 && x[16] == 0.25f && x[2] == -0.25f);
+    memcpy(b + 4, &min, 4);
+    b[8] = 100;
+    b[9] = 0x5f;
+    quant_format_get(QF_I8M_32)->decode(b, x, 32);
+    assert_true(x[0] == 21 && x[1] == 19.75f && x[2] == -4);
+    quant_format_get(QF_I4_32)->decode(b, x, 32);
+    assert_true(x[0] == -3 && x[16] == -2.5f && x[1] == -0.25f && x[17] == -2.75f);
+    uint16_t d = f32_to_f16(0.5f);
     memcpy(b, &d, 2);
-    memcpy(b + 2, &m, 2);
-    b[4] = 0xf8;
-    b[67] = 0x10;
-    quant_format_get(QF_I4_128)->decode(b, x, 128);
-    assert_true(x[0] == 0 && x[1] == 3.5f && x[126] == -4 && x[127] == -3.5f);
+    b[4] = 0xfe;
+    quant_format_get(QF_Q8_1)->decode(b, x, 32);
+    assert_true(x[0] == -1);
+    b[2] = 0x81;
+    quant_format_get(QF_Q1_0)->decode(b, x, 128);
+    assert_true(x[0] == 0.5f && x[1] == -0.5f && x[7] == 0.5f && x[8] == -0.5f);
+}
+
+/* What backends pack (codes, scales, offsets) gives the decoder's values. */
+static void test_split(void **st)
+{
+    (void)st;
+    for (uint32_t id = 0; id < 128; id++) {
+        const struct quant_format *f = quant_format_get(id);
+        const struct quant_shape *s = quant_shape_get((enum quant_fmt)id);
+        if (!f || !s)
+            continue;
+        uint8_t b[2 * 292], code[512];
+        float x[512], scale[32], min[32];
+        uint32_t state = id;
+        for (size_t i = 0; i < sizeof b; i++)
+            b[i] = (uint8_t)((state = state * 1664525u + 1013904223u) >> 24) & 0x5d;
+        int n = 2 * f->block_len;
+        f->decode(b, x, n);
+        quant_split(f->id, b, n, code, scale, min);
+        for (int i = 0; i < n; i++) {
+            float v = scale[i / 16] * quant_level_value(s, code[i]) + min[i / 16];
+            if (isfinite(x[i]) && !(fabsf(v - x[i]) <= 1e-6f * fabsf(x[i])))
+                fail_msg("%s: value %d is %g, its parts give %g", f->name, i, (double)x[i],
+                         (double)v);
+            assert_true(code[i] < 1 << s->bits);
+        }
+    }
 }
 
 int main(void)
@@ -263,7 +309,8 @@ int main(void)
         cmocka_unit_test(test_table),  cmocka_unit_test(test_decode),
         cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_edges),
         cmocka_unit_test(test_halves), cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_plain),  cmocka_unit_test(test_group_128),
+        cmocka_unit_test(test_plain),  cmocka_unit_test(test_own),
+        cmocka_unit_test(test_split),
     };
     return cmocka_run_group_tests_name("quant", tests, setup, teardown);
 }

@@ -1,0 +1,33 @@
+/* Quantised matrices of Hugging Face folders: GPTQ, AWQ, compressed-tensors (packed int4 and int8, int8, fp8, NVFP4,
+ * MXFP4), fp8 with a scale a tensor, channel or block, MXFP4 experts of gpt-oss, bitsandbytes int8 and 4-bit, modelopt.
+ * A matrix lies there in several tensors; this module finds them, checks their shapes when the folder is opened, shows
+ * each matrix under the name that a plain folder has for it ("....weight"), and brings its rows into a block format of
+ * engine/quant when they are loaded. What has no such format (columns in activation order) becomes f16. Read-only after
+ * open: any thread. */
+#ifndef ENGINE_LOAD_HFQ_H
+#define ENGINE_LOAD_HFQ_H
+
+#include "engine/load/config.h"
+#include "engine/load/source.h"
+
+struct hfq;
+struct hfq_tensor;
+
+/* *out is NULL when nothing in the folder is quantised. ERR_UNSUPPORTED, ERR_INVAL name the tensor or key. */
+int hfq_open(struct hfq **out, const struct source *s, struct config *c, struct err *e);
+void hfq_close(struct hfq *h); /* NULL is fine */
+
+/* The matrix as the plain tensor it stands for: name, fmt, dims (experts outermost where it holds all of them); data and
+ * bytes are of its largest part. NULL: no quantised matrix of that name. h may be NULL. */
+const struct source_tensor *hfq_find(const struct hfq *h, const char *name);
+/* The matrix behind a tensor that hfq_find gave; NULL for any other. */
+const struct hfq_tensor *hfq_of(const struct hfq *h, const struct source_tensor *t);
+size_t hfq_index(const struct hfq_tensor *q); /* of its largest part among source_at's */
+/* Whether the source's i-th tensor is part of a quantised matrix, or tells about one. */
+bool hfq_is_part(const struct hfq *h, size_t i);
+
+/* Rows [from, from + n) (experts one behind the other) in the tensor's fmt to dst. ERR_NOMEM; ERR_INVAL: a code that is no
+ * number (fp8's NaN). */
+int hfq_rows(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
+
+#endif
