@@ -5,8 +5,14 @@
 
 #define THREADS 128
 
-__constant__ const float embed_levels[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                             1,    13,   25,  38,  53,  69,  89,  113};
+/* Levels of IQ4, FP4 (doubled) and NF4. */
+__constant__ const float embed_levels[3][16] = {
+    {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113},
+    {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12},
+    {-1.0f, -0.6961928009986877f, -0.5250730514526367f, -0.39491748809814453f,
+     -0.28444138169288635f, -0.18477343022823334f, -0.09105003625154495f, 0.0f,
+     0.07958029955625534f, 0.16093020141124725f, 0.24611230194568634f, 0.33791524171829224f,
+     0.44070982933044434f, 0.5626170039176941f, 0.7229568362236023f, 1.0f}};
 
 struct embed_args {
     float *dst;
@@ -58,7 +64,7 @@ __device__ __forceinline__ float value_at(const cu_part &p, int64_t row, int64_t
         !p.levels ? (float)(code - p.offset)
         : p.bits == 8
             ? __half2float(__half(__nv_cvt_fp8_to_halfraw((__nv_fp8_storage_t)code, __NV_E4M3)))
-            : embed_levels[code];
+            : embed_levels[p.levels == 1 ? 0 : p.levels - 2][code];
     const float v = p.min ? __fmaf_rn(level, __half2float(*s), __half2float(s[groups * CU_PANEL]))
                           : __fmul_rn(level, __half2float(*s));
     return __fmul_rn(v, p.row_scale[row]);

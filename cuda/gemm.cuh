@@ -6,9 +6,12 @@
 #include "cuda/kern.cuh"
 #include "cuda/ptx.cuh"
 
-template <int BITS_, int GROUP_, bool MIN_, int OFFSET_, bool LEVELS_> struct Fmt {
-    static constexpr int BITS = BITS_, GROUP = GROUP_, OFFSET = OFFSET_;
-    static constexpr bool MIN = MIN_, LEVELS = LEVELS_;
+/* What a code stands for; the numbers of enum quant_level. */
+enum { LV_INT, LV_IQ4, LV_E4M3, LV_FP4, LV_NF4 };
+
+template <int BITS_, int GROUP_, bool MIN_, int OFFSET_, int LEVELS_> struct Fmt {
+    static constexpr int BITS = BITS_, GROUP = GROUP_, OFFSET = OFFSET_, LEVELS = LEVELS_;
+    static constexpr bool MIN = MIN_;
     static constexpr int CODES = BITS * CU_PANEL * CU_STAGE / 8; /* bytes of a unit */
     static constexpr int UNIT =
         CODES + (GROUP ? CU_STAGE / (GROUP ? GROUP : 1) * CU_PANEL * 2 * (MIN ? 2 : 1) : 0);
@@ -34,6 +37,28 @@ __device__ __forceinline__ uint32_t iq4_levels(uint32_t v)
 {
     const uint32_t low = __byte_perm(0x3f2d1801u, 0x766a5d4fu, v & 0x7777u),
                    high = __byte_perm(0xa6998d81u, 0xf1d9c5b5u, v & 0x7777u);
+    return __byte_perm(low, high, 0x3210u | (v & 0x8888u) >> 1);
+}
+
+/* The same for e2m1 doubled: 128 + 0 1 2 3 4 6 8 12, 0 -1 -2 -3 -4 -6 -8 -12. */
+__device__ __forceinline__ uint32_t fp4_levels(uint32_t v)
+{
+    const uint32_t low = __byte_perm(0x83828180u, 0x8c888684u, v & 0x7777u),
+                   high = __byte_perm(0x7d7e7f80u, 0x74787a7cu, v & 0x7777u);
+    return __byte_perm(low, high, 0x3210u | (v & 0x8888u) >> 1);
+}
+
+/* NF4's levels as bf16: the upper (lower) bytes of four of them. */
+__device__ __forceinline__ uint32_t nf4_upper(uint32_t v)
+{
+    const uint32_t low = __byte_perm(0xbebfbfbfu, 0x00bdbebeu, v & 0x7777u),
+                   high = __byte_perm(0x3e3e3e3du, 0x3f3f3f3eu, v & 0x7777u);
+    return __byte_perm(low, high, 0x3210u | (v & 0x8888u) >> 1);
+}
+__device__ __forceinline__ uint32_t nf4_lower(uint32_t v)
+{
+    const uint32_t low = __byte_perm(0xca063280u, 0x00ba3d92u, v & 0x7777u),
+                   high = __byte_perm(0xad7c25a3u, 0x803910e2u, v & 0x7777u);
     return __byte_perm(low, high, 0x3210u | (v & 0x8888u) >> 1);
 }
 
@@ -69,9 +94,16 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
     const int after4 = F::BITS >= 4 ? 512 : 0;
     if (F::BITS >= 4 && F::BITS < 8)
         lo = *(const uint32_t *)(half + (lane * 4 + t) * 4);
-    if (F::LEVELS && F::BITS == 4) {
+    uint32_t low_lo = 0, low_hi = 0; /* NF4's other bytes */
+    if (F::LEVELS == LV_IQ4) {
         hi = iq4_levels(lo >> 16);
         lo = iq4_levels(lo);
+    } else if (F::LEVELS == LV_FP4) {
+        hi = fp4_levels(lo >> 16);
+        lo = fp4_levels(lo);
+    } else if (F::LEVELS == LV_NF4) {
+        low_hi = nf4_lower(lo >> 16), low_lo = nf4_lower(lo);
+        hi = nf4_upper(lo >> 16), lo = nf4_upper(lo);
     }
     if (F::BITS == 2 || F::BITS == 3 || F::BITS == 6)
         p2 = *(const uint16_t *)(half + after4 + (lane * 4 + t) * 2);
@@ -91,9 +123,14 @@ __device__ __forceinline__ void decode(uint32_t (&b)[2][2], const char *unit, in
                        (F::BITS == 6 ? (p2 >> 2 * at & 3) << 4 : 0);
             else
                 code = (p2 >> 2 * at & 3) | (F::BITS == 3 ? (p1 >> at & 1) << 2 : 0);
-            const float level = F::BITS == 8 && F::LEVELS
-                                    ? e4m3_of(code)
-                                    : level_of(code, F::LEVELS ? 128 : F::OFFSET);
+            float level;
+            if (F::LEVELS == LV_E4M3)
+                level = e4m3_of(code);
+            else if (F::LEVELS == LV_NF4)
+                level = __uint_as_float(code << 24 |
+                                        ((at < 4 ? low_lo : low_hi) >> 8 * (at & 3) & 255) << 16);
+            else
+                level = level_of(code, F::LEVELS ? 128 : F::OFFSET);
             w[i] = F::MIN ? __fmaf_rn(level, s[e / 4], m[e / 4]) : __fmul_rn(level, s[e / 4]);
         }
         const __nv_bfloat162 v = __floats2bfloat162_rn(w[0], w[1]);
@@ -134,24 +171,33 @@ static int by_format(const struct cu_part *p, const gemm_args &a, int n, cu_stre
 {
     switch (p->bits) {
     case 2:
-        return Run<Fmt<2, 16, true, 0, false>>::go(a, n, st);
+        return Run<Fmt<2, 16, true, 0, LV_INT>>::go(a, n, st);
     case 3:
-        return Run<Fmt<3, 16, false, 4, false>>::go(a, n, st);
+        return Run<Fmt<3, 16, false, 4, LV_INT>>::go(a, n, st);
     case 4:
-        if (p->levels)
-            return Run<Fmt<4, 32, false, 0, true>>::go(a, n, st);
-        return p->min ? Run<Fmt<4, 32, true, 0, false>>::go(a, n, st)
-                      : Run<Fmt<4, 32, false, 8, false>>::go(a, n, st);
+        if (p->levels == LV_IQ4)
+            return Run<Fmt<4, 32, false, 0, LV_IQ4>>::go(a, n, st);
+        if (p->levels == LV_NF4)
+            return Run<Fmt<4, 32, false, 0, LV_NF4>>::go(a, n, st);
+        if (p->levels == LV_FP4)
+            return p->group == 32 ? Run<Fmt<4, 32, false, 0, LV_FP4>>::go(a, n, st)
+                                  : Run<Fmt<4, 16, false, 0, LV_FP4>>::go(a, n, st);
+        return p->min ? Run<Fmt<4, 32, true, 0, LV_INT>>::go(a, n, st)
+                      : Run<Fmt<4, 32, false, 8, LV_INT>>::go(a, n, st);
     case 5:
-        return p->min ? Run<Fmt<5, 32, true, 0, false>>::go(a, n, st)
-                      : Run<Fmt<5, 32, false, 16, false>>::go(a, n, st);
+        return p->min ? Run<Fmt<5, 32, true, 0, LV_INT>>::go(a, n, st)
+                      : Run<Fmt<5, 32, false, 16, LV_INT>>::go(a, n, st);
     case 6:
-        return Run<Fmt<6, 16, false, 32, false>>::go(a, n, st);
+        return Run<Fmt<6, 16, false, 32, LV_INT>>::go(a, n, st);
     case 8:
-        return p->levels ? Run<Fmt<8, 32, false, 0, true>>::go(a, n, st)
-                         : Run<Fmt<8, 32, false, 128, false>>::go(a, n, st);
+        if (p->levels == LV_E4M3)
+            return Run<Fmt<8, 32, false, 0, LV_E4M3>>::go(a, n, st);
+        if (p->min)
+            return Run<Fmt<8, 32, true, 128, LV_INT>>::go(a, n, st);
+        return p->group == 32 ? Run<Fmt<8, 32, false, 128, LV_INT>>::go(a, n, st)
+                              : Run<Fmt<8, 16, false, 128, LV_INT>>::go(a, n, st);
     case 16:
-        return Run<Fmt<16, 0, false, 0, false>>::go(a, n, st);
+        return Run<Fmt<16, 0, false, 0, LV_INT>>::go(a, n, st);
     default:
         return CU_BAD;
     }

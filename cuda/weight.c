@@ -19,7 +19,7 @@ static void part_plan(struct cu_part *p, const struct weight_part *src, int f32)
         p->group = q->group;
         p->min = q->min;
         p->offset = q->offset;
-        p->levels = q->levels;
+        p->levels = (int)q->level;
         p->unit_bytes = p->bits * CU_PANEL * CU_STAGE / 8 +
                         CU_STAGE / p->group * CU_PANEL * 2 * (p->min ? 2 : 1);
     } else {

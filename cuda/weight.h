@@ -32,7 +32,8 @@ extern "C" {
 struct cu_part {
     int32_t bits;  /* 2 3 4 5 6 8, 16 = bf16, 32 = f32 */
     int32_t group; /* 16, 32; 0 for 16 and 32 bits */
-    int32_t min, offset, levels;
+    int32_t min, offset;
+    int32_t levels; /* enum quant_level */
     int64_t n_out;
     int64_t unit_bytes;
     const void *data;       /* device: units, or f32 rows */

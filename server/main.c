@@ -3,6 +3,7 @@
 
 #include "conf/conf.h"
 #include "server/bench.h"
+#include "server/inspect.h"
 #include "server/plan.h"
 #include "server/probe.h"
 #include "server/pull.h"
@@ -42,6 +43,9 @@ static const struct {
      srv_serve_main},
     {"pull", "NAME", "fetch a model; stepd pull --help", srv_pull_main},
     {"plan", "MODEL", "memory that a model needs, without loading it", srv_plan_main},
+    {"inspect", "FILE", "what is in a model file", srv_inspect_main},
+    {"quantize", "IN OUT TYPE", "a GGUF file in another type; stepd quantize --help",
+     srv_quantize_main},
     {"bench", "--url URL", "measure a running server; stepd bench --help", srv_bench_main},
     {"health", "", "ask a running server whether it is ready: exit code 0 or 1", srv_health_main},
     {"options", "[--markdown|--ini]", "print the table of options", options_main},

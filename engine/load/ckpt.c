@@ -11,6 +11,7 @@
 #include "engine/base/mem.h"
 #include "engine/load/config.h"
 #include "engine/load/gguf.h"
+#include "engine/load/hfq.h"
 #include "engine/load/kind.h"
 #include "engine/load/source.h"
 
@@ -20,6 +21,7 @@ struct ckpt {
     struct gguf *gguf; /* a file, or ... */
     struct source *source;
     struct config *config; /* ... a folder */
+    struct hfq *hfq;       /* its quantised matrices; NULL: none */
     const char *prefix;    /* of GGUF keys */
     char **name;           /* GGUF: names with terminators, [n_tensor] in one block */
 };
@@ -56,7 +58,9 @@ static int folder_open(struct ckpt *c, const char *path, struct err *e)
                        "%s is a folder without config.json: no model of the Hugging Face layout",
                        path);
     int rc = config_open(&c->config, file, e);
-    return rc ? rc : source_open(&c->source, path, e);
+    if (!rc)
+        rc = source_open_parts(&c->source, path, e);
+    return rc ? rc : hfq_open(&c->hfq, c->source, c->config, e);
 }
 
 int ckpt_open(struct ckpt **out, const char *path, struct err *e)
@@ -85,6 +89,7 @@ void ckpt_close(struct ckpt *c)
     if (!c)
         return;
     gguf_close(c->gguf);
+    hfq_close(c->hfq);
     source_close(c->source);
     config_close(c->config);
     free(c->name);
@@ -290,24 +295,30 @@ int ckpt_str_at(struct ckpt *c, const char *json, int i, struct view *out, struc
 
 /* ---- tensors ---- */
 
+static const struct source_tensor *one_find(const struct ckpt *c, const char *name)
+{
+    const struct source_tensor *t = hfq_find(c->hfq, name);
+    return t ? t : source_find(c->source, name);
+}
+
 /* A folder's tensor under the other names that a text model has inside a larger one. */
-static const struct source_tensor *wrapped_find(const struct source *s, const char *name)
+static const struct source_tensor *wrapped_find(const struct ckpt *c, const char *name)
 {
     static const char *const inside[] = {"model.language_model.", "language_model.model.",
                                          "model.text_model.", "transformer.", ""};
     char other[256];
-    const struct source_tensor *t = source_find(s, name);
+    const struct source_tensor *t = one_find(c, name);
     if (!t && !strncmp(name, "model.", 6))
         for (size_t i = 0; !t && i < sizeof inside / sizeof *inside; i++) {
             snprintf(other, sizeof other, "%s%s", inside[i], name + 6);
-            t = source_find(s, other);
+            t = one_find(c, other);
         }
     if (!t) {
         const char *dot = strchr(name, '.');
         snprintf(other, sizeof other, "language_model.%s", name);
-        t = source_find(s, other);
+        t = one_find(c, other);
         if (!t && dot) /* a base model saved without its head's wrapper */
-            t = source_find(s, dot + 1);
+            t = one_find(c, dot + 1);
     }
     return t;
 }
@@ -319,13 +330,15 @@ static int from_source(const struct ckpt *c, const struct source_tensor *t, stru
         return err_set(
             e, ERR_UNSUPPORTED,
             "tensor %s: neither a weight of F32, F16 or BF16 nor of a known quantisation", t->name);
+    const struct hfq_tensor *q = hfq_of(c->hfq, t);
     *out = (struct ckpt_tensor){.name = t->name,
                                 .fmt = t->fmt,
                                 .n_dim = t->n_dim,
                                 .dim = {1, 1, 1, 1},
                                 .data = t->data,
                                 .bytes = t->bytes,
-                                .index = (size_t)(t - source_at(c->source, 0))};
+                                .index = q ? hfq_index(q) : (size_t)(t - source_at(c->source, 0)),
+                                .hfq = q};
     for (int i = 0; i < t->n_dim; i++)
         out->dim[i] = t->dim[i];
     return 0;
@@ -334,7 +347,7 @@ static int from_source(const struct ckpt *c, const struct source_tensor *t, stru
 int ckpt_tensor(const struct ckpt *c, const char *name, struct ckpt_tensor *out, struct err *e)
 {
     if (c->source) {
-        const struct source_tensor *t = wrapped_find(c->source, name);
+        const struct source_tensor *t = wrapped_find(c, name);
         return t ? from_source(c, t, out, e)
                  : err_set(e, ERR_NOTFOUND, "tensor %s is missing", name);
     }
@@ -356,8 +369,12 @@ int ckpt_tensor(const struct ckpt *c, const char *name, struct ckpt_tensor *out,
 
 bool ckpt_has(const struct ckpt *c, const char *name)
 {
-    return c->source ? wrapped_find(c->source, name) != NULL
-                     : gguf_tensor_find(c->gguf, name) != NULL;
+    return c->source ? wrapped_find(c, name) != NULL : gguf_tensor_find(c->gguf, name) != NULL;
+}
+
+bool ckpt_is_part(const struct ckpt *c, size_t i)
+{
+    return hfq_is_part(c->hfq, i);
 }
 
 size_t ckpt_n_tensor(const struct ckpt *c)

@@ -16,6 +16,7 @@
 struct ckpt;
 struct config;
 struct gguf;
+struct hfq_tensor;
 
 struct ckpt_tensor {
     const char *name; /* in the file; NUL-terminated; lives as long as the checkpoint */
@@ -25,6 +26,8 @@ struct ckpt_tensor {
     const void *data; /* any alignment */
     size_t bytes;
     size_t index; /* of the file's tensors, < ckpt_n_tensor */
+    const struct hfq_tensor
+        *hfq; /* a folder's quantised matrix, whose rows in fmt hfq_rows makes; else NULL */
 };
 
 /* path: a .gguf file, or a folder with config.json. ERR_UNSUPPORTED says what else it is; other errors name file, key or
@@ -68,6 +71,8 @@ const char *ckpt_key_text(const struct ckpt *c, const char *key, const char *jso
  * ("model.language_model.", "language_model.model.") or without "model.". ERR_NOTFOUND; ERR_UNSUPPORTED: not readable. */
 int ckpt_tensor(const struct ckpt *c, const char *name, struct ckpt_tensor *out, struct err *e);
 bool ckpt_has(const struct ckpt *c, const char *name);
+/* Tensor i is a part of a quantised matrix, or tells about one. */
+bool ckpt_is_part(const struct ckpt *c, size_t i);
 size_t ckpt_n_tensor(const struct ckpt *c);
 const char *ckpt_tensor_name(const struct ckpt *c, size_t i, size_t *len);
 size_t ckpt_file_bytes(const struct ckpt *c); /* of all its files */

@@ -1,6 +1,7 @@
 /* See weights.h. */
 #include "engine/load/weights.h"
 #include "engine/base/mem.h"
+#include "engine/load/hfq.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -17,6 +18,7 @@ struct piece {
     struct ckpt_tensor t;
     int64_t n_out;  /* rows wanted */
     const char *at; /* the first of them, before any transposing */
+    int64_t row;    /* its number in the tensor */
 };
 
 /* One slot with its tensors. */
@@ -174,7 +176,9 @@ static int bind_parts(struct weight_plan *p, const struct ckpt *c, const struct 
         p->claimed[x.t.index] = true;
         bool all = b->n_expert && !strstr(names[i], "{}");
         rc = vector ? vector_check(&x.t, r, x.n_out, e)
-                    : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in, turned, e);
+                    : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in,
+                                   turned && !x.t.hfq, e);
+        x.row = all ? expert * x.n_out : 0;
         x.at =
             (const char *)x.t.data + (all ? x.t.bytes / (size_t)b->n_expert * (size_t)expert : 0);
         if (rc || (rc = piece_add(p, &x, e)))
@@ -261,7 +265,7 @@ static int unclaimed_check(const struct weight_plan *p, const struct ckpt *c,
     static const char *const derived[] = {"rotary_emb.inv_freq", "attn_rot_embd", NULL};
     for (size_t i = 0; i < ckpt_n_tensor(c); i++) {
         const char *n = ckpt_tensor_name(c, i, NULL);
-        bool known = p->claimed[i] || is_extra_layer(p, t, n);
+        bool known = p->claimed[i] || ckpt_is_part(c, i) || is_extra_layer(p, t, n);
         for (const char *const *d = derived; *d && !known; d++)
             known = strstr(n, *d) != NULL;
         for (const char *const *d = t->hf_ignore; p->hf && d && *d && !known; d++)
@@ -411,9 +415,24 @@ static int vector_load(struct weight_set *s, const struct weight_plan *p, const 
     return 0;
 }
 
-/* Rows of a part in another order, or a transposed matrix, in memory of our own. */
-static int part_convert(const struct weight_plan *p, const struct bind *b, struct weight_desc *d,
-                        int i, struct err *e)
+/* Rows of a quantised matrix. */
+static int hfq_convert(const struct weight_plan *p, const struct bind *b, const struct piece *q,
+                       int i, char *own, size_t row, struct err *e)
+{
+    const struct weight_row *r = b->row;
+    if (!r->hf_row)
+        return hfq_rows(q->t.hfq, q->row, q->n_out, own, e);
+    for (int64_t o = 0; o < q->n_out; o++) {
+        int rc = hfq_rows(q->t.hfq, q->row + r->hf_row(p->hp, i, o), 1, own + (size_t)o * row, e);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+/* Rows of a part in another order, a transposed or a quantised matrix, in memory of our own. */
+static int part_convert(const struct weight_plan *p, const struct bind *b, int x,
+                        struct weight_desc *d, int i, struct err *e)
 {
     const struct weight_row *r = b->row;
     struct weight_part *w = &d->part[i];
@@ -424,6 +443,11 @@ static int part_convert(const struct weight_plan *p, const struct bind *b, struc
     char *own = mem_alloc(bytes);
     if (!own)
         return err_set(e, ERR_NOMEM, "tensor %s: no memory for %zu bytes", b->name, bytes);
+    const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
+    if (q->t.hfq) {
+        w->data = own; /* the caller's to free */
+        return hfq_convert(p, b, q, i, own, row, e);
+    }
     const char *src = w->data;
     size_t v = (size_t)f->block_bytes, n_in = (size_t)d->n_in, n_out = (size_t)w->n_out;
     for (size_t o = 0; o < n_out; o++) {
@@ -444,12 +468,15 @@ static int matrix_load(struct weight_set *s, const struct weight_plan *p, const 
 {
     struct weight_desc d = bind_desc(p, b, x);
     bool convert = rows_moved(p, b) || (p->hf && (b->row->flags & WEIGHT_HF_T));
+    for (int i = 0; i < b->n_part; i++)
+        convert = convert || p->piece[b->piece + x * b->n_part + i].t.hfq;
     bool keep = convert && (d.rows || s->be->weights_in_place);
     int rc = 0, n_own = 0;
     void *own[3] = {0};
     for (int i = 0; convert && i < d.n_part && !rc; i++) {
-        rc = part_convert(p, b, &d, i, e);
-        if (!rc)
+        const void *was = d.part[i].data;
+        rc = part_convert(p, b, x, &d, i, e);
+        if (d.part[i].data != was)
             own[n_own++] = (void *)(uintptr_t)d.part[i].data;
     }
     if (!rc)

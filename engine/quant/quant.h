@@ -57,7 +57,8 @@ struct quant_format {
     int block_bytes; /* bytes a block */
     /* n values (a multiple of block_len) from src to dst. */
     void (*decode)(const void *src, float *dst, int64_t n);
-    /* n values from src to dst; NULL where this program never encodes. Bit-equal to ggml's reference. */
+    /* n values from src to dst; NULL where this program never encodes. Bit-equal to ggml's reference, but for the
+     * searches of Q4_K, Q5_K and Q6_K, whose error is no larger. */
     void (*encode)(const float *src, void *dst, int64_t n);
 };
 

@@ -12,8 +12,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "blocks are little-end
 #define QUANT_SPLIT_DECODED(X)                                                                     \
     X(Q8_1)                                                                                        \
     X(Q8_K)                                                                                        \
-    X(IQ2_XXS) X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(MXFP4) X(NVFP4) X(I8_32) \
-        X(I8M_32) X(I4_32) X(F8_32) X(F4_16) X(NF4_32)
+    X(IQ2_XXS)                                                                                     \
+    X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(MXFP4) X(NVFP4) X(I8_32) X(I8M_32)  \
+        X(I4_32) X(F8_32) X(F4_16) X(NF4_32)
 
 typedef void quant__decode_fn(const void *src, float *dst, int64_t n);
 typedef void quant__encode_fn(const float *src, void *dst, int64_t n);
@@ -53,6 +54,7 @@ quant__split_fn quant__mxfp4_split, quant__nvfp4_split;
 quant__split_fn quant__i8_32_split, quant__i8m_32_split, quant__i4_32_split;
 quant__split_fn quant__f8_32_split, quant__f4_16_split, quant__nf4_32_split;
 
+quant__encode_fn quant__q4_k_encode, quant__q5_k_encode, quant__q6_k_encode;
 quant__encode_fn quant__f32_encode, quant__f16_encode, quant__bf16_encode;
 quant__encode_fn quant__q4_0_encode, quant__q4_1_encode, quant__q5_0_encode, quant__q5_1_encode;
 quant__encode_fn quant__q8_0_encode, quant__mxfp4_encode, quant__tq1_0_encode, quant__tq2_0_encode;

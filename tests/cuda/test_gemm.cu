@@ -12,14 +12,17 @@ extern "C" {
 /* Where a block keeps its half-precision scales (which random bytes must not decide). */
 struct Format {
     enum quant_fmt id;
-    int half[2];
+    int half
+        [2]; /* -1: none; half[0] -2: a float at 0 and perhaps one at half[1]; -3: the exponent of 2 */
 };
 static const Format formats[] = {
-    {QF_F32, {-1, -1}},   {QF_F16, {-1, -1}},    {QF_BF16, {-1, -1}},  {QF_Q4_0, {0, -1}},
-    {QF_Q4_1, {0, 2}},    {QF_Q5_0, {0, -1}},    {QF_Q5_1, {0, 2}},    {QF_Q8_0, {0, -1}},
-    {QF_Q2_K, {80, 82}},  {QF_Q3_K, {108, -1}},  {QF_Q4_K, {0, 2}},    {QF_Q5_K, {0, 2}},
-    {QF_Q6_K, {208, -1}}, {QF_IQ4_NL, {0, -1}},  {QF_IQ4_XS, {0, -1}}, {QF_I8_128, {-2, -1}},
-    {QF_I4_128, {0, 2}},  {QF_F8_128, {-2, -1}},
+    {QF_F32, {-1, -1}},    {QF_F16, {-1, -1}},    {QF_BF16, {-1, -1}},  {QF_Q4_0, {0, -1}},
+    {QF_Q4_1, {0, 2}},     {QF_Q5_0, {0, -1}},    {QF_Q5_1, {0, 2}},    {QF_Q8_0, {0, -1}},
+    {QF_Q2_K, {80, 82}},   {QF_Q3_K, {108, -1}},  {QF_Q4_K, {0, 2}},    {QF_Q5_K, {0, 2}},
+    {QF_Q6_K, {208, -1}},  {QF_IQ4_NL, {0, -1}},  {QF_IQ4_XS, {0, -1}}, {QF_I8_32, {-2, -1}},
+    {QF_I8M_32, {-2, 4}},  {QF_I4_32, {-2, 4}},   {QF_F8_32, {-2, -1}}, {QF_F4_16, {-2, -1}},
+    {QF_NF4_32, {-2, -1}}, {QF_IQ2_XXS, {0, -1}}, {QF_IQ2_XS, {0, -1}}, {QF_TQ1_0, {52, -1}},
+    {QF_MXFP4, {-3, -1}},
 };
 static const Format *format_of(enum quant_fmt id)
 {
@@ -49,9 +52,16 @@ struct Part {
                     raw[i] ^= 1;
             }
             for (size_t i = 0; i < blocks; i++) {
-                const float v = 0.003f * r.normal();
-                memcpy(&raw[i * (size_t)q->block_bytes], &v, 4);
+                for (int k = 0; k < (f->half[1] > 0 ? 2 : 1); k++) {
+                    const float v = 0.003f * r.normal();
+                    memcpy(&raw[i * (size_t)q->block_bytes + (size_t)(k * 4)], &v, 4);
+                }
             }
+        } else if (f->half[0] == -3) {
+            for (auto &b : raw)
+                b = (unsigned char)r.next();
+            for (size_t i = 0; i < blocks; i++)
+                raw[i * (size_t)q->block_bytes] = (unsigned char)(117 + r.next() % 4);
         } else if (f->half[0] < 0) {
             for (float &x : val)
                 x = 0.05f * r.normal();

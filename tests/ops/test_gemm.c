@@ -17,9 +17,13 @@
 #include "engine/cpu/gemm_impl.h"
 
 static const enum quant_fmt formats[] = {
-    QF_F32,  QF_F16,  QF_BF16, QF_Q4_0, QF_Q4_1, QF_Q5_0,   QF_Q5_1,   QF_Q8_0,
-    QF_Q2_K, QF_Q3_K, QF_Q4_K, QF_Q5_K, QF_Q6_K, QF_IQ4_NL, QF_IQ4_XS,
+    QF_F32,    QF_F16,   QF_BF16,    QF_Q4_0,  QF_Q4_1,  QF_Q5_0,  QF_Q5_1,
+    QF_Q8_0,   QF_Q2_K,  QF_Q3_K,    QF_Q4_K,  QF_Q5_K,  QF_Q6_K,  QF_IQ4_NL,
+    QF_IQ4_XS, QF_I8_32, QF_I8M_32,  QF_I4_32, QF_F8_32, QF_F4_16, QF_NF4_32,
+    QF_MXFP4,  QF_NVFP4, QF_IQ1_M,   QF_TQ1_0, QF_TQ2_0, QF_IQ1_S, QF_IQ2_XXS,
+    QF_IQ2_XS, QF_IQ2_S, QF_IQ3_XXS, QF_IQ3_S, QF_Q8_1,  QF_Q8_K,  QF_Q1_0,
 };
+#define N_ALIKE  9 /* the last ones: of the same panels as others, a few shapes will do */
 #define N_FORMAT ((int)(sizeof formats / sizeof formats[0]))
 
 static struct {
@@ -107,8 +111,34 @@ static void half_at(enum quant_fmt f, int at[2])
     case QF_Q6_K:
         at[0] = 208;
         break;
+    case QF_TQ1_0:
+        at[0] = 52;
+        break;
+    case QF_TQ2_0:
+        at[0] = 64;
+        break;
     default:
         at[0] = 0;
+    }
+}
+
+/* Scales that are no halves at one place. */
+static void scales_set(const struct quant_format *f, uint8_t *w, size_t n)
+{
+    for (size_t b = 0; b < n; b += (size_t)f->block_bytes) {
+        float d = 0.001f * rng_normal(), m = 0.01f * rng_normal();
+        if (f->id == QF_MXFP4) {
+            w[b] = (uint8_t)(117 + rng() % 4);
+        } else if (f->id == QF_IQ1_M) { /* the half 0x1?.. in the top bits of four */
+            uint16_t h = f32_to_f16(0.001f);
+            for (int i = 0; i < 4; i++)
+                w[b + 49 + 2 * (size_t)i] =
+                    (uint8_t)((w[b + 49 + 2 * (size_t)i] & 15) | (h >> 4 * i & 15) << 4);
+        } else if (f->id != QF_NVFP4) {
+            memcpy(w + b, &d, 4);
+            if (f->id == QF_I8M_32 || f->id == QF_I4_32)
+                memcpy(w + b + 4, &m, 4);
+        }
     }
 }
 
@@ -128,8 +158,16 @@ static uint8_t *random_weight(enum quant_fmt fmt, int64_t n_out, int64_t n_in, s
         }
         return w;
     }
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
         w[i] = (uint8_t)rng();
+        if (fmt == QF_F8_32 && (w[i] & 127) == 127)
+            w[i] ^= 1; /* no NaN */
+    }
+    if (fmt >= QF_I8_32 || fmt == QF_Q8_K || fmt == QF_MXFP4 || fmt == QF_NVFP4 ||
+        fmt == QF_IQ1_M) {
+        scales_set(f, w, n);
+        return w;
+    }
     int at[2];
     half_at(fmt, at);
     for (size_t b = 0; b < n; b += (size_t)f->block_bytes)
@@ -203,7 +241,7 @@ static void problem_make(struct problem *p, int n_part, const enum quant_fmt *fm
     int64_t col = 0;
     for (int i = 0; i < n_part; i++) {
         size_t bytes;
-        const bool dense = fmt[i] == QF_F32 || fmt[i] == QF_F16 || fmt[i] == QF_BF16;
+        const bool dense = !cpu_gemm_scalar.int8->fn[gemm__layout(fmt[i])];
         p->desc.part[i] =
             (struct weight_part){fmt[i], random_weight(fmt[i], n_out[i], n_in, &bytes), n_out[i]};
         for (int64_t n = 0; n < n_out[i]; n++, col++) {
@@ -340,10 +378,10 @@ static void test_formats(void **st)
     static const int64_t ms[] = {1, 2, 3, 7, 16, 33, 64, 129};
     for (int f = 0; f < N_FORMAT; f++) {
         const int block = quant_format_get((uint32_t)formats[f])->block_len;
-        for (size_t i = 0; i < sizeof ms / sizeof ms[0]; i++) {
+        for (size_t i = f < N_FORMAT - N_ALIKE ? 0 : 4; i < sizeof ms / sizeof ms[0]; i++) {
             int64_t n_out = (int64_t[]){1, 16, 37, 50, 23, 31, 64, 17}[i];
-            int64_t n_in = block == 256 ? 256 * (1 + (int64_t)i % 3)
-                                        : (int64_t[]){32, 64, 96, 320, 576, 256, 288, 352}[i];
+            int64_t n_in = block > 32 ? 256 * (1 + (int64_t)i % 3)
+                                      : (int64_t[]){32, 64, 96, 320, 576, 256, 288, 352}[i];
             struct problem p;
             problem_make(&p, 1, &formats[f], &n_out, n_in, ms[i], i & 1);
             check_all(&p, 3);

@@ -137,6 +137,46 @@ static void test_encode_edges(void **st)
     }
 }
 
+/* Encoders that search: the error of normal values is that of their bits, and what has no meaning is defined. */
+static void test_encode_k(void **st)
+{
+    (void)st;
+    static const struct {
+        const char *name;
+        double bound; /* of the error's square over the values' */
+    } k[] = {{"Q4_K", 0.0065}, {"Q5_K", 0.0017}, {"Q6_K", 0.0005}};
+    static float x[4096], y[4096];
+    static uint8_t b[4096];
+    uint32_t state = 7;
+    for (int i = 0; i < 4096; i++) {
+        x[i] = 0;
+        for (int s = 0; s < 12; s++)
+            x[i] += (float)((state = state * 1664525u + 1013904223u) >> 8) * 0x1p-24f - 0.5f;
+    }
+    for (size_t f = 0; f < sizeof k / sizeof *k; f++) {
+        const struct quant_format *q = quant_format_by_name(k[f].name);
+        double err = 0, all = 0;
+        q->encode(x, b, 4096);
+        q->decode(b, y, 4096);
+        for (int i = 0; i < 4096; i++) {
+            err += ((double)y[i] - (double)x[i]) * ((double)y[i] - (double)x[i]);
+            all += (double)x[i] * (double)x[i];
+        }
+        if (!(err < k[f].bound * all))
+            fail_msg("%s: error %g", k[f].name, err / all);
+        static const float fill[] = {0.0f, 1.0f, -3.5f, NAN, INFINITY, -INFINITY, 1e30f};
+        for (size_t v = 0; v < sizeof fill / sizeof *fill; v++) {
+            float z[256];
+            for (int i = 0; i < 256; i++)
+                z[i] = v < 3 || i == 77 ? fill[v] : x[i];
+            q->encode(z, b, 256);
+            q->decode(b, y, 256);
+            for (int i = 0; i < 256 && v < 3; i++)
+                assert_true(fabsf(y[i] - z[i]) <= 0.02f * fabsf(z[i]));
+        }
+    }
+}
+
 /* The value of a half, from the definition. */
 static double half_value(uint16_t h)
 {
@@ -306,11 +346,11 @@ static void test_split(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_table),  cmocka_unit_test(test_decode),
-        cmocka_unit_test(test_encode), cmocka_unit_test(test_encode_edges),
-        cmocka_unit_test(test_halves), cmocka_unit_test(test_half_rounding),
-        cmocka_unit_test(test_plain),  cmocka_unit_test(test_own),
-        cmocka_unit_test(test_split),
+        cmocka_unit_test(test_table),    cmocka_unit_test(test_decode),
+        cmocka_unit_test(test_encode),   cmocka_unit_test(test_encode_edges),
+        cmocka_unit_test(test_halves),   cmocka_unit_test(test_half_rounding),
+        cmocka_unit_test(test_plain),    cmocka_unit_test(test_own),
+        cmocka_unit_test(test_encode_k), cmocka_unit_test(test_split),
     };
     return cmocka_run_group_tests_name("quant", tests, setup, teardown);
 }

@@ -1,0 +1,251 @@
+/* engine/load/hfq: every layout of tests/data/folders/q-*, whole and by rows; damaged headers, truncation, no memory. What
+ * the values are is tests/models/test_folders' business. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/base/log.h"
+#include "engine/base/mem.h"
+#include "engine/load/ckpt.h"
+#include "engine/load/hfq.h"
+#include "tests/tree.h"
+
+#define DATA      "tests/data/folders"
+#define MUTATIONS 550 /* a case: over 10,000 in all */
+
+static char dir[TREE_PATH];
+static char cases[32][64];
+static int n_case;
+
+static int setup(void **st)
+{
+    (void)st;
+    DIR *d = opendir(DATA);
+    struct dirent *x;
+    tree_make(dir);
+    while (d && (x = readdir(d)) && n_case < 32)
+        if (strncmp(x->d_name, "q-", 2) == 0) {
+            char src[TREE_PATH];
+            snprintf(cases[n_case], sizeof cases[0], "%.63s", x->d_name);
+            snprintf(src, sizeof src, DATA "/%.63s", x->d_name);
+            tree_copy(src, tree_path(dir, x->d_name));
+            remove(tree_path(tree_path(dir, x->d_name), "golden.safetensors"));
+            n_case++;
+        }
+    if (d)
+        closedir(d);
+    return n_case ? 0 : -1;
+}
+
+static int teardown(void **st)
+{
+    (void)st;
+    tree_remove(dir);
+    return 0;
+}
+
+static struct ckpt *open_case(const char *name, struct err *e)
+{
+    struct ckpt *c = NULL;
+    int rc = ckpt_open(&c, tree_path(dir, name), e);
+    assert_true((rc == 0) == (c != NULL));
+    return c;
+}
+
+/* The plain name behind the i-th tensor, when it is the first part of a quantised matrix. */
+static bool quantised(const struct ckpt *c, size_t i, struct ckpt_tensor *t)
+{
+    static const char *const tail[] = {".qweight", ".weight_packed", ".weight"};
+    struct err e;
+    size_t len;
+    const char *name = ckpt_tensor_name(c, i, &len);
+    for (int k = 0; k < 3; k++) {
+        size_t n = strlen(tail[k]);
+        char plain[256];
+        if (len <= n || strcmp(name + len - n, tail[k]) != 0)
+            continue;
+        snprintf(plain, sizeof plain, "%.*s.weight", (int)(len - n), name);
+        return ckpt_tensor(c, plain, t, &e) == 0 && t->hfq && t->index == i;
+    }
+    return false;
+}
+
+static void test_rows(void **st)
+{
+    (void)st;
+    for (int k = 0; k < n_case; k++) {
+        struct err e = {0};
+        struct ckpt *c = open_case(cases[k], &e);
+        int found = 0;
+        if (!c)
+            fail_msg("%s: %s", cases[k], e.text);
+        for (size_t i = 0; i < ckpt_n_tensor(c); i++) {
+            struct ckpt_tensor t;
+            size_t row;
+            if (!quantised(c, i, &t))
+                continue;
+            found++;
+            const struct quant_format *f = quant_format_get((uint32_t)t.fmt);
+            assert_int_equal(t.n_dim, 2);
+            assert_true(ckpt_is_part(c, i) && quant_row_bytes(f, t.dim[1], &row));
+            size_t n = row * (size_t)t.dim[0];
+            uint8_t *all = xmalloc(n), *some = xmalloc(n);
+            float *v = xmalloc((size_t)(t.dim[0] * t.dim[1]) * sizeof *v);
+            assert_int_equal(hfq_rows(t.hfq, 0, t.dim[0], all, &e), 0);
+            for (int64_t r = 0, step = 1; r < t.dim[0]; r += step, step = step * 2 + 1) {
+                step = step < t.dim[0] - r ? step : t.dim[0] - r;
+                assert_int_equal(hfq_rows(t.hfq, r, step, some + (size_t)r * row, &e), 0);
+            }
+            assert_memory_equal(all, some, n);
+            f->decode(all, v, t.dim[0] * t.dim[1]);
+            double sum = 0;
+            for (int64_t x = 0; x < t.dim[0] * t.dim[1]; x++)
+                sum += (double)v[x] * (double)v[x];
+            assert_true(sum > 0 && isfinite(sum));
+            free(all);
+            free(some);
+            free(v);
+        }
+        assert_int_equal(found, 21); /* seven of each layer */
+        ckpt_close(c);
+    }
+}
+
+/* A folder that is damaged in any way is refused with a reason or gives numbers; it never harms. */
+static void try_damaged(const char *name)
+{
+    struct err e = {0};
+    struct ckpt *c = open_case(name, &e);
+    if (!c) {
+        assert_true(e.text[0]);
+        return;
+    }
+    for (size_t i = 0; i < ckpt_n_tensor(c); i += 5) {
+        struct ckpt_tensor t;
+        size_t row;
+        if (!quantised(c, i, &t) ||
+            !quant_row_bytes(quant_format_get((uint32_t)t.fmt), t.dim[1], &row))
+            continue;
+        uint8_t *b = xmalloc(row);
+        e = (struct err){0};
+        assert_true(hfq_rows(t.hfq, t.dim[0] - 1, 1, b, &e) == 0 || e.text[0]);
+        free(b);
+    }
+    ckpt_close(c);
+}
+
+static void test_mutations(void **st)
+{
+    (void)st;
+    uint32_t state = 1;
+    log_set_level(LOG_ERROR);
+    for (int k = 0; k < n_case; k++) {
+        uint64_t head = 0;
+        int fd = open(tree_path(tree_path(dir, cases[k]), "model.safetensors"), O_RDWR);
+        assert_true(fd >= 0 && pread(fd, &head, 8, 0) == 8);
+        for (int i = 0; i < MUTATIONS; i++) {
+            uint8_t was[4], is[4];
+            off_t at[4];
+            int n = 1 + i % 3;
+            for (int m = 0; m < n; m++) {
+                state = state * 1664525u + 1013904223u;
+                at[m] = (off_t)(8 + (state >> 4) % head);
+                assert_int_equal(pread(fd, &was[m], 1, at[m]), 1);
+                state = state * 1664525u + 1013904223u;
+                /* digits to digits: shapes and offsets that parse */
+                is[m] = was[m] >= '0' && was[m] <= '9' ? (uint8_t)('0' + (state >> 8) % 10)
+                                                       : (uint8_t)(state >> 24);
+                assert_int_equal(pwrite(fd, &is[m], 1, at[m]), 1);
+            }
+            try_damaged(cases[k]);
+            for (int m = n - 1; m >= 0; m--)
+                assert_int_equal(pwrite(fd, &was[m], 1, at[m]), 1);
+        }
+        close(fd);
+    }
+}
+
+/* config.json likewise, and what it says about the layout. */
+static void test_config(void **st)
+{
+    (void)st;
+    uint32_t state = 9;
+    log_set_level(LOG_ERROR);
+    for (int k = 0; k < n_case; k++) {
+        char text[4096];
+        int fd = open(tree_path(tree_path(dir, cases[k]), "config.json"), O_RDWR);
+        ssize_t n = pread(fd, text, sizeof text, 0);
+        assert_true(n > 100 && n < (ssize_t)sizeof text);
+        for (int i = 0; i < 60; i++) {
+            state = state * 1664525u + 1013904223u;
+            off_t at = (off_t)((state >> 4) % (uint32_t)n);
+            uint8_t c = (uint8_t)(32 + (state >> 24) % 96);
+            assert_int_equal(pwrite(fd, &c, 1, at), 1);
+            try_damaged(cases[k]);
+            assert_int_equal(pwrite(fd, text + at, 1, at), 1);
+        }
+        close(fd);
+    }
+}
+
+static void test_truncated(void **st)
+{
+    (void)st;
+    const char *name = "cut";
+    log_set_level(LOG_ERROR);
+    tree_copy(tree_path(dir, cases[0]), tree_path(dir, name));
+    char file[TREE_PATH + 64];
+    struct stat s;
+    snprintf(file, sizeof file, "%s/%s/model.safetensors", dir, name);
+    assert_int_equal(stat(file, &s), 0);
+    for (int percent = 99; percent >= 0; percent--) {
+        struct err e = {0};
+        struct ckpt *c = NULL;
+        assert_int_equal(truncate(file, s.st_size * percent / 100), 0);
+        assert_int_not_equal(ckpt_open(&c, tree_path(dir, name), &e), 0);
+        assert_true(!c && e.text[0]);
+    }
+}
+
+static void test_nomem(void **st)
+{
+    (void)st;
+    for (int i = 1;; i++) {
+        struct err e = {0};
+        mem_fail_after(i, true);
+        struct ckpt *c = NULL;
+        int rc = ckpt_open(&c, tree_path(dir, cases[0]), &e);
+        struct ckpt_tensor t;
+        uint8_t b[4096];
+        for (size_t k = 0; !rc && k < ckpt_n_tensor(c); k++)
+            if (quantised(c, k, &t)) {
+                rc = hfq_rows(t.hfq, 0, 1, b, &e);
+                break;
+            }
+        mem_fail_after(0, false);
+        ckpt_close(c);
+        if (!rc)
+            return;
+        assert_int_equal(rc, ERR_NOMEM);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rows),   cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_config), cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_nomem),
+    };
+    return cmocka_run_group_tests_name("hfq", tests, setup, teardown);
+}
