@@ -151,6 +151,7 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv.dtype, e);
     if (rc)
         return rc;
+    weights_plan_round(l->weights, o->quantize);
     mem->file = ckpt_file_bytes(l->file);
     mem->weights = weights_plan_bytes(l->weights, m->be, o->precision);
     mem->available = eng_memory_available("");

@@ -31,6 +31,7 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
                            .n_ctx = (int32_t)c->ctx_size,
                            .kv_bytes = (size_t)c->kv_bytes,
                            .n_state = (int)c->state_slots,
+                           .quantize = given(c->quantize, "none"),
                            .kv_dtype = given(c->kv_dtype, "auto"),
                            .max_seqs = (int)c->max_sequences,
                            .max_rows = (int)c->step_tokens,

@@ -2,6 +2,7 @@
 #include "engine/load/weights.h"
 #include "engine/base/mem.h"
 #include "engine/load/hfq.h"
+#include "engine/load/round.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -41,6 +42,7 @@ struct weight_plan {
     size_t vec_bytes;
     int64_t vec_max; /* longest vector, elements */
     bool hf;
+    const char *round; /* see weights_plan_round */
     const struct model_hp *hp;
     bool *claimed;              /* [tensors] while the plan is made */
     char missing[NAME_MAX_LEN]; /* a name that was not there */
@@ -321,6 +323,11 @@ int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const stru
     return 0;
 }
 
+void weights_plan_round(struct weight_plan *p, const char *to)
+{
+    p->round = to;
+}
+
 void weights_plan_close(struct weight_plan *p)
 {
     if (!p)
@@ -341,7 +348,10 @@ static struct weight_desc bind_desc(const struct weight_plan *p, const struct bi
                             .only_rows = !b->multiplied};
     for (int i = 0; i < b->n_part; i++) {
         const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
-        d.part[i] = (struct weight_part){.fmt = q->t.fmt, .data = q->at, .n_out = q->n_out};
+        /* What is only looked up costs memory bandwidth once a token: it stays as it is. */
+        bool round = p->round && !q->t.hfq && b->multiplied;
+        enum quant_fmt fmt = round ? round_format(p->round, q->t.fmt, b->n_in) : q->t.fmt;
+        d.part[i] = (struct weight_part){.fmt = fmt, .data = q->at, .n_out = q->n_out};
     }
     return d;
 }
@@ -430,36 +440,52 @@ static int hfq_convert(const struct weight_plan *p, const struct bind *b, const 
     return 0;
 }
 
-/* Rows of a part in another order, a transposed or a quantised matrix, in memory of our own. */
+static int rows_alloc(const struct bind *b, enum quant_fmt fmt, int64_t n_in, int64_t n_out,
+                      char **out, size_t *row, struct err *e)
+{
+    size_t bytes;
+    if (!quant_row_bytes(quant_format_get((uint32_t)fmt), n_in, row) ||
+        !ck_mul(*row, (size_t)n_out, &bytes))
+        return err_set(e, ERR_INVAL, "tensor %s: rows of %lld values", b->name, (long long)n_in);
+    *out = mem_alloc(bytes);
+    return *out ? 0 : err_set(e, ERR_NOMEM, "tensor %s: no memory for %zu bytes", b->name, bytes);
+}
+
+/* Rows of a part in another order or format, a transposed or a quantised matrix, in memory of our own. */
 static int part_convert(const struct weight_plan *p, const struct bind *b, int x,
                         struct weight_desc *d, int i, struct err *e)
 {
     const struct weight_row *r = b->row;
     struct weight_part *w = &d->part[i];
-    const struct quant_format *f = quant_format_get(w->fmt);
-    size_t row, bytes;
-    if (!quant_row_bytes(f, d->n_in, &row) || !ck_mul(row, (size_t)w->n_out, &bytes))
-        return err_set(e, ERR_INVAL, "tensor %s: rows of %lld values", b->name, (long long)d->n_in);
-    char *own = mem_alloc(bytes);
-    if (!own)
-        return err_set(e, ERR_NOMEM, "tensor %s: no memory for %zu bytes", b->name, bytes);
     const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
-    if (q->t.hfq) {
-        w->data = own; /* the caller's to free */
-        return hfq_convert(p, b, q, i, own, row, e);
-    }
-    const char *src = w->data;
+    const struct quant_format *f = quant_format_get(q->t.fmt);
+    bool turned = p->hf && (r->flags & WEIGHT_HF_T) && !q->t.hfq;
+    char *own = NULL;
+    size_t row;
+    int rc = rows_alloc(b, q->t.fmt, d->n_in, w->n_out, &own, &row, e);
+    if (rc)
+        return rc;
     size_t v = (size_t)f->block_bytes, n_in = (size_t)d->n_in, n_out = (size_t)w->n_out;
-    for (size_t o = 0; o < n_out; o++) {
+    if (q->t.hfq)
+        rc = hfq_convert(p, b, q, i, own, row, e);
+    for (size_t o = 0; o < n_out && !q->t.hfq; o++) {
         size_t from = r->hf_row ? (size_t)r->hf_row(p->hp, i, (int64_t)o) : o;
-        if (!p->hf || !(r->flags & WEIGHT_HF_T))
-            memcpy(own + o * row, src + from * row, row);
+        if (!turned)
+            memcpy(own + o * row, q->at + from * row, row);
         else
             for (size_t k = 0; k < n_in; k++)
-                memcpy(own + o * row + k * v, src + (k * n_out + from) * v, v);
+                memcpy(own + o * row + k * v, q->at + (k * n_out + from) * v, v);
     }
-    w->data = own;
-    return 0;
+    if (!rc && w->fmt != q->t.fmt) {
+        char *small = NULL;
+        rc = rows_alloc(b, w->fmt, d->n_in, w->n_out, &small, &row, e);
+        if (!rc)
+            rc = round_rows(q->t.fmt, w->fmt, d->n_in, own, w->n_out, small, e);
+        free(own);
+        own = small;
+    }
+    w->data = own; /* the caller's to free, also after an error */
+    return rc;
 }
 
 /* One matrix. Bytes made here are given back when the backend has its own copy. */
@@ -468,8 +494,10 @@ static int matrix_load(struct weight_set *s, const struct weight_plan *p, const 
 {
     struct weight_desc d = bind_desc(p, b, x);
     bool convert = rows_moved(p, b) || (p->hf && (b->row->flags & WEIGHT_HF_T));
-    for (int i = 0; i < b->n_part; i++)
-        convert = convert || p->piece[b->piece + x * b->n_part + i].t.hfq;
+    for (int i = 0; i < b->n_part; i++) {
+        const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
+        convert = convert || q->t.hfq || d.part[i].fmt != q->t.fmt;
+    }
     bool keep = convert && (d.rows || s->be->weights_in_place);
     int rc = 0, n_own = 0;
     void *own[3] = {0};

@@ -67,6 +67,9 @@ struct weight_plan; /* every tensor found and checked; points into the checkpoin
  * a tensor that the model does not know. */
 int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const struct weight_table *t,
                       struct err *e);
+/* Multiplied matrices of f32, f16 and bf16 become "q8", "q4" or "fp8" (round.h) when they are loaded; NULL: none does.
+ * `to` must stay. Before sizes are asked for. */
+void weights_plan_round(struct weight_plan *p, const char *to);
 void weights_plan_close(struct weight_plan *p); /* NULL is fine */
 /* Bytes after packing by this backend, vectors included. */
 size_t weights_plan_bytes(const struct weight_plan *p, const struct backend *be,

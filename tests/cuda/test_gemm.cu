@@ -399,7 +399,7 @@ embed_case() /* every format by row, equal to the decoder but for the scales' ro
             Dev<cu_count> dc(std::vector<cu_count>{count});
             cu_step st = {};
             st.count = dc.p, st.tok = dt.p, st.sampled = ds.p, st.row_max = bound;
-            struct cu_embed a = {{out.p, n_in + 1, CU_F32, n_in}, &w.w, 1.5f};
+            struct cu_embed a = {{out.p, n_in + 1, CU_F32, n_in}, &w.w, nullptr, 1.5f};
             CT_RUN(cu_embed(&a, &st, nullptr));
             auto got = out.get();
             std::vector<float> rows;
