@@ -7,7 +7,6 @@
 
 #include "engine/load/config.h"
 #include "engine/load/gguf.h"
-#include "engine/load/hfq.h"
 #include "engine/load/source.h"
 
 #define ELEMS_SHOWN 6
@@ -218,14 +217,11 @@ static int source_put(struct view_of *v, const char *path, struct err *e)
     char file[4096];
     struct source *s = NULL;
     struct config *c = NULL;
-    struct hfq *h = NULL;
     struct stat st;
     int rc = source_open_parts(&s, path, e);
     snprintf(file, sizeof file, "%s/config.json", path);
     if (!rc && !stat(file, &st))
         rc = config_open(&c, file, e);
-    if (!rc)
-        rc = hfq_open(&h, s, c, e);
     if (!rc) {
         struct sums sums = {0};
         head_put(v, path, "safetensors");
@@ -238,7 +234,6 @@ static int source_put(struct view_of *v, const char *path, struct err *e)
         }
         sums_put(v, &sums);
     }
-    hfq_close(h);
     config_close(c);
     source_close(s);
     return rc;

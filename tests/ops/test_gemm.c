@@ -134,7 +134,10 @@ static void scales_set(const struct quant_format *f, uint8_t *w, size_t n)
             for (int i = 0; i < 4; i++)
                 w[b + 49 + 2 * (size_t)i] =
                     (uint8_t)((w[b + 49 + 2 * (size_t)i] & 15) | (h >> 4 * i & 15) << 4);
-        } else if (f->id != QF_NVFP4) {
+        } else if (f->id == QF_NVFP4) {
+            for (int i = 0; i < 4; i++) /* 1/2 to 2 */
+                w[b + (size_t)i] = (uint8_t)(0x30 + rng() % 16);
+        } else {
             memcpy(w + b, &d, 4);
             if (f->id == QF_I8M_32 || f->id == QF_I4_32)
                 memcpy(w + b + 4, &m, 4);
