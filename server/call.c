@@ -29,7 +29,8 @@ int srv_retry_after(const struct srv *s, int model)
         return eta < 1 ? 1 : eta > 600 ? 600 : (int)eta;
     }
     double rate = st.requests_per_s > 0.01 ? st.requests_per_s : 1;
-    double sec = ceil((double)(st.waiting / 8 + 1) / rate);
+    bool sound = worker_engine(s->m[model].w) && worker_engine(s->m[model].w)->audio;
+    double sec = ceil((double)(sound ? st.waiting + 1 : st.waiting / 8 + 1) / rate);
     return sec < 1 ? 1 : sec > 60 ? 60 : (int)sec;
 }
 
