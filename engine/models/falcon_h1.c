@@ -15,7 +15,11 @@ static const struct weight_row weights[] = {
     ROW_QKV_BIAS(WEIGHT_OPTIONAL),
     ROW_ATTN_OUT,
     ROWS_MAMBA2("mamba.", state.out, WEIGHT_OPTIONAL),
-    ROW_NORM(ffn_norm, "ffn_norm", "pre_ff_layernorm", 0),
+    {.name = {"ffn_norm"}, /* llama.cpp's converter writes it without an ending */
+     .flags = WEIGHT_VECTOR | WEIGHT_OPTIONAL,
+     .n_out = {DIM_EMBD},
+     .slot = LAYER(ffn_norm)},
+    ROW_NORM(ffn_norm, "ffn_norm", "pre_ff_layernorm", WEIGHT_ELSE),
     {.name = {"ffn_gate.weight", "ffn_up.weight"},
      .hf = {"feed_forward.gate_proj.weight", "feed_forward.up_proj.weight"},
      .n_in = DIM_EMBD,
@@ -64,7 +68,7 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     double in = 1;
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_SILU;
-    hp->state.norm_then_gate = true;
+    hp->state.norm_then_gate = ckpt_is_hf(c); /* llama.cpp gates first */
     int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)) ||
         (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)) ||

@@ -86,7 +86,7 @@ def backends():
 def table():
     archs, cases, files, real = architectures(), folder_cases(), gguf_files(), real_models()
     out = [f"{len(archs)} architectures, {len(cases)} folders, {len(files)} GGUF files. Every folder runs {backends()},",
-           "as far as the machine has them; every GGUF file on all of them.", "",
+           "as far as the machine has them.", "",
            "| architecture | GGUF | folder | tested: folders | GGUF files | real model | source, lines |",
            "|---|---|---|---|---|---|---|"]
     used = set()
