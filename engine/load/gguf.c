@@ -8,6 +8,8 @@
  * doubling, and offsets of string arrays are allocated after their strings were walked. */
 #include "engine/load/gguf_impl.h"
 
+#include <limits.h>
+
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/load/map.h"
@@ -31,6 +33,8 @@ struct gguf {
     uint32_t *kv_slot, *tensor_slot; /* open addressing: index + 1, 0 = free */
     size_t kv_mask, tensor_mask;
     struct hash_key hash;
+    struct gguf **part; /* [n_part] further files of the model */
+    size_t n_part;
 };
 
 /* Cursor over the mapping: pos <= size always holds. */
@@ -84,12 +88,7 @@ static const char *tensor_type_name(uint32_t t)
     static const struct {
         uint32_t id;
         const char *name;
-    } known[] = {
-        {9, "Q8_1"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
-        {19, "IQ1_S"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {24, "I8"},     {25, "I16"},
-        {26, "I32"},   {27, "I64"},   {28, "F64"},     {29, "IQ1_M"},  {34, "TQ1_0"},
-        {35, "TQ2_0"}, {39, "MXFP4"}, {40, "NVFP4"},
-    };
+    } known[] = {{24, "I8"}, {25, "I16"}, {26, "I32"}, {27, "I64"}, {28, "F64"}};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].id == t)
             return known[i].name;
@@ -423,11 +422,9 @@ static int parse(struct gguf *g, struct err *e)
     return rc ? rc : parse_tensors(g, &r, n_tensor);
 }
 
-int gguf_open(struct gguf **out, const char *path, struct err *e)
+/* One file of a model. */
+static int open_one(struct gguf **out, const char *path, struct err *e)
 {
-    struct err local;
-    if (!e)
-        e = &local;
     struct gguf *g = mem_calloc(1, sizeof *g);
     if (!g)
         return err_set(e, ERR_NOMEM, "%s: no memory", path);
@@ -446,6 +443,97 @@ int gguf_open(struct gguf **out, const char *path, struct err *e)
     return 0;
 }
 
+/* ---- models in several files (llama.cpp's gguf-split): NAME-00001-of-00003.gguf, ... ---- */
+
+#define PARTS_MAX   1000
+#define PART_SUFFIX (sizeof "-00001-of-00003.gguf" - 1)
+
+static int part_add(struct gguf *g, struct gguf *p, uint32_t i, uint32_t n, struct err *e)
+{
+    uint32_t no = UINT32_MAX, count = 0;
+    int rc = gguf_get_u32(p, "split.no", &no, e);
+    rc = rc ? rc : gguf_get_u32(p, "split.count", &count, e);
+    if (rc)
+        return rc;
+    if (no != i || count != n)
+        return err_set(e, ERR_PARSE, "it is part %u of %u, expected part %u of %u", no + 1, count,
+                       i + 1, n);
+    if (p->n_tensor > ITEMS_MAX - g->n_tensor)
+        return err_set(e, ERR_LIMIT, "more than %d tensors in all", ITEMS_MAX);
+    for (size_t k = 0; k < p->n_tensor; k++) {
+        if (grow(&g->tensor, g->n_tensor, sizeof *g->tensor))
+            return err_set(e, ERR_NOMEM, "no memory for %zu tensors", g->n_tensor + 1);
+        g->tensor[g->n_tensor++] = p->tensor[k];
+    }
+    return 0;
+}
+
+/* The files beside the first one, whose tensors become its own. */
+static int parts_add(struct gguf *g, const char *path, uint32_t n, struct err *e)
+{
+    char name[PATH_MAX], want[PART_SUFFIX + 12];
+    size_t len = strlen(path);
+    snprintf(want, sizeof want, "-00001-of-%05u.gguf", n);
+    if (len < PART_SUFFIX || len >= sizeof name || strcmp(path + len - PART_SUFFIX, want) != 0)
+        return err_set(e, ERR_INVAL, "the first of %u files, whose name must end in %s", n, want);
+    g->part = mem_calloc(n, sizeof(struct gguf *));
+    if (!g->part)
+        return err_set(e, ERR_NOMEM, "no memory for %u parts", n);
+    for (uint32_t i = 1; i < n; i++) {
+        snprintf(name, sizeof name, "%.*s-%05u-of-%05u.gguf", (int)(len - PART_SUFFIX), path, i + 1,
+                 n);
+        struct gguf **p = &g->part[g->n_part];
+        int rc = open_one(p, name, e);
+        if (rc)
+            return rc;
+        g->n_part++;
+        if ((rc = part_add(g, *p, i, n, e)))
+            return file_map_prefix(e, name);
+    }
+    free(g->tensor_slot);
+    g->tensor_slot = NULL;
+    int rc = index_tensors(g, e);
+    uint32_t all = (uint32_t)g->n_tensor;
+    if (!rc && (rc = gguf_get_u32(g, "split.tensors.count", &all, e)) == ERR_NOTFOUND)
+        rc = 0;
+    if (!rc && all != g->n_tensor)
+        rc = err_set(e, ERR_PARSE, "its %u files hold %zu tensors, split.tensors.count says %u", n,
+                     g->n_tensor, all);
+    return rc ? file_map_prefix(e, path) : 0;
+}
+
+static int parts_open(struct gguf *g, const char *path, struct err *e)
+{
+    uint32_t n = 1, no = 0;
+    int rc = gguf_get_u32(g, "split.count", &n, e);
+    if (!rc)
+        rc = gguf_get_u32(g, "split.no", &no, e);
+    if (rc == ERR_NOTFOUND)
+        return 0;
+    if (rc || n <= 1)
+        return rc;
+    if (no > 0)
+        rc = err_set(e, ERR_INVAL, "part %u of %u of a model: give the first one", no + 1, n);
+    else if (n > PARTS_MAX)
+        rc = err_set(e, ERR_LIMIT, "split.count is %u, at most %d", n, PARTS_MAX);
+    return rc ? file_map_prefix(e, path) : parts_add(g, path, n, e);
+}
+
+int gguf_open(struct gguf **out, const char *path, struct err *e)
+{
+    struct err local;
+    struct gguf *g = NULL;
+    if (!e)
+        e = &local;
+    int rc = open_one(&g, path, e);
+    rc = rc ? rc : parts_open(g, path, e);
+    if (rc)
+        gguf_close(g);
+    else
+        *out = g;
+    return rc;
+}
+
 void gguf_close(struct gguf *g)
 {
     if (!g)
@@ -459,13 +547,19 @@ void gguf_close(struct gguf *g)
     free(g->tensor);
     free(g->kv_slot);
     free(g->tensor_slot);
+    for (size_t i = 0; i < g->n_part; i++)
+        gguf_close(g->part[i]);
+    free(g->part);
     file_map_close(&g->map);
     free(g);
 }
 
 int gguf_check_file(const struct gguf *g, struct err *e)
 {
-    return file_map_check(&g->map, e);
+    int rc = file_map_check(&g->map, e);
+    for (size_t i = 0; i < g->n_part && !rc; i++)
+        rc = file_map_check(&g->part[i]->map, e);
+    return rc;
 }
 
 /* ---- access ---- */
@@ -499,5 +593,8 @@ const struct gguf_tensor *gguf_tensor_at(const struct gguf *g, size_t i)
 
 size_t gguf_file_bytes(const struct gguf *g)
 {
-    return g->map.size;
+    size_t sum = g->map.size;
+    for (size_t i = 0; i < g->n_part; i++)
+        sum += g->part[i]->map.size; /* of mappings: fits in what can be addressed */
+    return sum;
 }

@@ -56,6 +56,8 @@ struct gguf_tensor {
     size_t bytes;     /* of the whole tensor */
 };
 
+/* A model that llama.cpp's gguf-split has cut up is opened by its first file, ...-00001-of-0000N.gguf, the others beside
+ * it; all tensors are then here. */
 int gguf_open(struct gguf **out, const char *path, struct err *e);
 void gguf_close(struct gguf *g); /* NULL is fine */
 

@@ -55,7 +55,7 @@ def older(c):
     return c
 
 
-def convert(conv, case, folder, path):
+def convert(conv, case, folder, path, **more):
     with open(folder / "config.json", encoding="utf-8") as f:
         arch = json.load(f)["architectures"][0]
     cls = conv.ModelBase.from_model_architecture(arch)
@@ -71,7 +71,7 @@ def convert(conv, case, folder, path):
     if arch == "FalconH1ForCausalLM":  # products of weights and factors are no bf16
         hparams["torch_dtype"] = "float32"
     kind = {"float32": "ALL_F32", "float16": "MOSTLY_F16"}.get(hparams.get("torch_dtype"), "MOSTLY_BF16")
-    m = cls(folder, conv.gguf.LlamaFileType[kind], path, hparams=hparams)
+    m = cls(folder, conv.gguf.LlamaFileType[kind], path, hparams=hparams, **more)
     m.write()
 
 
@@ -103,6 +103,11 @@ def main():
             except (Exception, SystemExit) as e:
                 print(f"{case}: not converted: {e!r:.200}" + "".join(traceback.format_tb(e.__traceback__)[-1:]).replace("\n", " "), flush=True)
                 continue
+            if case == "qwen2":  # also in parts
+                (OUT / "split").mkdir(exist_ok=True)
+                convert(conv, case, folder, Path(tmp) / "qwen2.gguf", split_max_tensors=16)
+                for p in Path(tmp).glob("qwen2-0*.gguf"):
+                    (OUT / "split" / (p.name + ".xz")).write_bytes(lzma.compress(p.read_bytes(), preset=9))
             data = lzma.compress(path.read_bytes(), preset=9)
             (OUT / f"{case}.gguf.xz").write_bytes(data)
             print(f"{case}: {len(data)} bytes", flush=True)

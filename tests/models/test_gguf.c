@@ -13,8 +13,10 @@
 
 #include <cmocka.h>
 
+#include "engine/base/mem.h"
 #include "tests/engine_run.h"
 #include "tests/golden.h"
+#include "tests/tree.h"
 #include "tests/unxz.h"
 
 #define DATA      "tests/data/gguf-cases"
@@ -88,6 +90,53 @@ static void test_case(void **st)
     unlink(path);
 }
 
+/* ---- a model in three files ---- */
+
+#define PART(n) "qwen2-0000" n "-of-00003.gguf"
+
+static void part_refused(const char *dir, const char *name, int code, const char *word)
+{
+    struct engine *g = NULL;
+    struct err e = {0};
+    struct eng_opts o = {.path = tree_path(dir, name), .device = "ref"};
+    assert_int_equal(eng_open(&g, &o, &e), code);
+    if (!strstr(e.text, word))
+        fail_msg("\"%s\" does not say %s", e.text, word);
+}
+
+static void test_split(void **st)
+{
+    (void)st;
+    char dir[TREE_PATH], first[TREE_PATH];
+    struct golden *want = golden_open(FOLDERS "/qwen2/golden.safetensors.xz");
+    assert_non_null(want);
+    tree_make(dir);
+    tree_copy(DATA "/split", dir);
+    snprintf(first, sizeof first, "%s", tree_path(dir, PART("1")));
+    check_device(first, "ref", want);
+    golden_close(want);
+    for (int n = 1, rc = ERR_NOMEM; rc; n++) {
+        struct engine *g = NULL;
+        struct err e = {0};
+        struct eng_opts o = {.path = first, .device = "ref"};
+        mem_fail_after(n, true);
+        rc = eng_open(&g, &o, &e);
+        mem_fail_after(0, false);
+        eng_close(g);
+        assert_true(n < 3000);
+    }
+    part_refused(dir, PART("2"), ERR_INVAL, "give the first one");
+    assert_int_equal(rename(first, tree_path(dir, "first.gguf")), 0);
+    part_refused(dir, "first.gguf", ERR_INVAL, "must end in -00001-of-00003.gguf");
+    assert_int_equal(rename(tree_path(dir, "first.gguf"), first), 0);
+    assert_int_equal(rename(tree_path(dir, PART("3")), tree_path(dir, "third")), 0);
+    part_refused(dir, PART("1"), ERR_NOTFOUND, PART("3"));
+    assert_int_equal(rename(tree_path(dir, PART("2")), tree_path(dir, PART("3"))), 0);
+    assert_int_equal(rename(tree_path(dir, "third"), tree_path(dir, PART("2"))), 0);
+    part_refused(dir, PART("1"), ERR_PARSE, "it is part 3 of 3, expected part 2 of 3");
+    tree_remove(dir);
+}
+
 static int by_name(const void *a, const void *b)
 {
     return strcmp(a, b);
@@ -110,9 +159,11 @@ static void cases_list(void)
 
 int main(int argc, char **argv)
 {
-    static struct CMUnitTest tests[CASES_MAX];
+    static struct CMUnitTest tests[CASES_MAX + 1];
     int n = 0;
     cases_list();
+    if (argc < 2)
+        tests[n++] = (struct CMUnitTest)cmocka_unit_test(test_split);
     for (int i = 0; i < n_case; i++) {
         bool wanted = argc < 2;
         for (int k = 1; k < argc; k++)

@@ -408,8 +408,8 @@ static void test_made_faults(void **st)
     tensor(&m, "z", QF_F32, (uint64_t)1 << 62, 0);
     refuse(&m, ERR_PARSE, "tensor 'z': its size overflows");
     header(&m, 3, 1, 0);
-    tensor(&m, "z", 16, 256, 0);
-    refuse(&m, ERR_UNSUPPORTED, "tensor 'z': type 16 (IQ2_XXS)");
+    tensor(&m, "z", 28, 256, 0);
+    refuse(&m, ERR_UNSUPPORTED, "tensor 'z': type 28 (F64)");
     header(&m, 3, 1, 0);
     tensor(&m, "z", QF_F32, 8, UINT64_MAX - 31);
     refuse(&m, ERR_PARSE, "tensor 'z': 32 bytes at");
