@@ -165,7 +165,6 @@ class Structured(unittest.TestCase):
                 (schema({"type": "strnig"}), at + ".type"),
                 (schema({"type": "object", "properties": {"s": {"type": "string", "pattern": "^[a-z$"}}}), at + ".properties.s.pattern"),
                 (schema({"$ref": "#/$defs/nowhere"}), at + ".$ref"),
-                (schema({"type": "array", "uniqueItems": True}), at + ".uniqueItems"),
                 (schema([1]), at), ({"response_format": {"type": "json_schema"}}, "response_format.json_schema"),
                 ({"response_format": {"type": "xml"}}, "response_format.type"), ({"response_format": "json"}, "response_format"),
                 ({"guided_regex": "(a"}, "guided_regex"), ({"guided_regex": 7}, "guided_regex"),
