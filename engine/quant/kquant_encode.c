@@ -179,11 +179,13 @@ void quant__q6_k_encode(const float *src, void *dst, int64_t n)
                 top = s[g];
         }
         memset(b, 0, 210);
+        if (!isfinite(top)) /* of a block that has no meaning */
+            top = 0;
         quant__half_put(b + 208, top / -128);
         float d = quant__half(b + 208);
         for (int g = 0; g < 16 && top != 0; g++) {
             float v = s[g] * (-128 / top);
-            int8_t scale = (int8_t)(v > 127 ? 127 : nearest(v));
+            int8_t scale = (int8_t)(v < 127 ? v > -128 ? nearest(v) : -128 : v != v ? 0 : 127);
             b[192 + g] = (uint8_t)scale;
             for (int i = 0; i < 16; i++) {
                 float f = d * (float)scale;
