@@ -150,11 +150,12 @@ static void put_kv(struct job *j, const struct gguf_kv *kv)
     }
 }
 
-/* Values that this file has anew. */
+/* Values that this file has anew, or, of a model in several files, no more. */
 static bool kv_is_ours(struct view key)
 {
-    static const char *const ours[] = {"general.alignment", "general.file_type",
-                                       "general.quantization_version"};
+    static const char *const ours[] = {
+        "general.alignment", "general.file_type", "general.quantization_version",
+        "split.no",          "split.count",       "split.tensors.count"};
     for (size_t i = 0; i < sizeof ours / sizeof *ours; i++)
         if (key.len == strlen(ours[i]) && memcmp(key.p, ours[i], key.len) == 0)
             return true;
