@@ -15,7 +15,7 @@ struct ct2 {
     struct file_map map;
     const char *kind;
     struct ct2_tensor *tensor; /* [n] */
-    size_t n;
+    size_t n, n_own;           /* those after n_own are aliases */
 };
 
 struct reader {
@@ -130,6 +130,7 @@ static int read_all(struct ct2 *c, struct err *e)
         rc = read_tensor(&r, &c->tensor[i], e);
         c->n += !rc && !r.bad;
     }
+    c->n_own = c->n;
     if (!rc && !r.bad)
         rc = read_aliases(c, &r, e);
     if (!rc && r.bad)
@@ -197,6 +198,11 @@ const struct ct2_tensor *ct2_tensor_at(const struct ct2 *c, size_t i)
 {
     CHECK(i < c->n);
     return &c->tensor[i];
+}
+
+bool ct2_is_alias(const struct ct2 *c, size_t i)
+{
+    return i >= c->n_own;
 }
 
 const struct ct2_tensor *ct2_tensor_find(const struct ct2 *c, const char *want)

@@ -32,6 +32,7 @@ void ct2_close(struct ct2 *c); /* NULL is fine */
 const char *ct2_kind(const struct ct2 *c);
 size_t ct2_n_tensor(const struct ct2 *c); /* aliases included */
 const struct ct2_tensor *ct2_tensor_at(const struct ct2 *c, size_t i);
+bool ct2_is_alias(const struct ct2 *c, size_t i); /* another name of an earlier one */
 const struct ct2_tensor *ct2_tensor_find(const struct ct2 *c, const char *name); /* or NULL */
 /* 0, or ERR_IO when the file is no longer what it was at open. */
 int ct2_check_file(const struct ct2 *c, struct err *e);

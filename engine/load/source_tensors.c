@@ -104,6 +104,8 @@ static int add_ct2(struct source *s, const struct source_file *f)
     size_t n = ct2_n_tensor(f->ct2);
     for (size_t i = 0; i < n; i++) {
         const struct ct2_tensor *t = ct2_tensor_at(f->ct2, i);
+        if (ct2_is_alias(f->ct2, i)) /* the same bytes would count twice */
+            continue;
         struct source_tensor *o = &s->tensor[s->n_tensor++];
         *o = (struct source_tensor){
             .name = t->name, .n_dim = t->n_dim, .data = t->data, .bytes = t->bytes, .scale = 1};
