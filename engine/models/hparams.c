@@ -351,10 +351,31 @@ int model_hp_act(struct ckpt *c, const char *json, enum act_kind *out, struct er
                    v.p);
 }
 
+/* A GGUF file says at most which layers have a window. */
+static int layer_windows(struct model_hp *hp, struct ckpt *c,
+                         bool (*fn)(struct layer_hp *l, struct view type), struct err *e)
+{
+    static const char key[] = "attention.sliding_window_pattern";
+    int n = ckpt_len(c, key, NULL), rc = 0;
+    if (n < 2) /* a number: every so many layers, which the architectures know */
+        return ERR_NOTFOUND;
+    if (n < hp->n_layer)
+        return err_set(e, ERR_INVAL, "%s has %d elements, expected %d", key, n, hp->n_layer);
+    for (int i = 0; i < hp->n_layer && !rc; i++) {
+        double v = 0;
+        rc = ckpt_num_at(c, key, NULL, i, &v, e);
+        if (!rc)
+            fn(&hp->layer[i], view_str(v > 0 ? "sliding_attention" : "full_attention"));
+    }
+    return rc;
+}
+
 int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
                          bool (*fn)(struct layer_hp *l, struct view type), struct err *e)
 {
     int n = ckpt_len(c, NULL, json);
+    if (!ckpt_is_hf(c))
+        return layer_windows(hp, c, fn, e);
     if (n == 0)
         return ERR_NOTFOUND;
     if (n < hp->n_layer)

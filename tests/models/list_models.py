@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The table of docs/models.md, from what is there: engine/models/models.def and the sources it names, the cases of
-tests/data/folders, the GGUF files of tests/data/gguf-tiny, the models of test_real.c.
+tests/data/folders, those that to_gguf.py converts, the GGUF files of tests/data/gguf-tiny, the models of test_real.c.
 
     list_models.py            prints it
     list_models.py --write    puts it between the marks in docs/models.md (make docs)
@@ -13,6 +13,8 @@ import os
 import re
 import struct
 import sys
+
+import to_gguf
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DOC = os.path.join(TOP, "docs", "models.md")
@@ -68,6 +70,24 @@ def gguf_files():
     return out
 
 
+def as_gguf(case):
+    """general.architecture of a folder's GGUF file; None: there is no such."""
+    config = to_gguf.config_of(case)
+    return to_gguf.arch_of(config) if config["architectures"][0] in to_gguf.FAMILIES else None
+
+
+def gguf_cell(names, cases, files):
+    """What is tested of an architecture's GGUF files: files, and folders that are converted."""
+    done = [c for c in cases if to_gguf.why_not(c) is None]
+    rest = [c for c in cases if c not in done]
+    parts = [", ".join(f for f, a in files if a in names and f not in cases)]
+    if done:
+        parts.append("every folder" if not rest else "folders " + ", ".join(done))
+    elif rest:
+        parts.append("none: " + to_gguf.why_not(rest[0]))
+    return "; ".join(p for p in parts if p) or "-"
+
+
 def real_models():
     table = re.search(r"\} models\[\] = \{(.*?)\};", read("tests/models/test_real.c"), re.S).group(1)
     return re.findall(r'\{"([^"]+)",\s*"[^"]+",\s*"([^"]+)"\}', table)
@@ -85,18 +105,19 @@ def backends():
 
 def table():
     archs, cases, files, real = architectures(), folder_cases(), gguf_files(), real_models()
-    out = [f"{len(archs)} architectures, {len(cases)} folders, {len(files)} GGUF files. Every folder runs {backends()},",
-           "as far as the machine has them.", "",
-           "| architecture | GGUF | folder | tested: folders | GGUF files | real model | source, lines |",
+    n_gguf = sum(to_gguf.why_not(c) is None for c, _, _ in cases)
+    out = [f"{len(archs)} architectures, {len(cases)} folders, {n_gguf} of them as GGUF files too, {len(files)} GGUF files that another program wrote. Every folder runs {backends()},",
+           "as far as the machine has them; a converted one on `ref`, on the tables of `cpu` in turns, and (one case in five) on `cuda-emu`.", "",
+           "| architecture | GGUF | folder | tested: folders | tested: GGUF | real model | source, lines |",
            "|---|---|---|---|---|---|---|"]
     used = set()
     for name, (gguf, hf, source, lines) in archs.items():
-        mine = [c for c, a, q in cases if a in hf and not q]
+        mine = [c for c, a, q in cases if not q and (a in hf and as_gguf(c) in gguf + [None] or as_gguf(c) in gguf)]
         packed = [c for c, a, q in cases if a in hf and q]
         used.update(mine + packed)
         tested = ", ".join(mine) + (f"; {len(packed)} quantised" if packed else "")
         out.append(" | ".join(["| " + name, ", ".join(f"`{g}`" for g in gguf) or "-", ", ".join(hf) or "-", tested or "-",
-                               ", ".join(f for f, a in files if a in gguf) or "-",
+                               gguf_cell(gguf, mine, files),
                                ", ".join(n for n, a in real if a in gguf) or "-", f"{source}, {lines} |"]))
     strange = [c for c, _, _ in cases if c not in used]
     if strange:

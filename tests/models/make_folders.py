@@ -44,6 +44,7 @@ CASES = {
         beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.1))),
     "qwen2-window": ("qwen2", dict(DENSE, use_sliding_window=True, sliding_window=8, max_window_layers=1)),
     "bitnet": ("bitnet", DENSE),
+    "bitnet-silu": ("bitnet", dict(DENSE, hidden_act="silu")),
     "stablelm": ("stablelm", dict(DENSE, use_qkv_bias=True, partial_rotary_factor=0.25)),
     "stablelm-parallel": ("stablelm", dict(DENSE, use_parallel_residual=True, partial_rotary_factor=0.5)),
     "granite": ("granite", dict(DENSE, embedding_multiplier=3.0, logits_scaling=1.5, residual_multiplier=0.7, attention_multiplier=0.2)),

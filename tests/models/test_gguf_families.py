@@ -1,0 +1,113 @@
+#!/usr/bin/env python3
+"""Every family's GGUF layout. Where tests/data/gguf-cases has a folder's file of llama.cpp's own converter (test_gguf runs those),
+to_gguf.py makes the same keys and tensors of it; what it makes of the other folders gives the logits, greedy ids and equal bytes
+of its folder (test_folders, on the reference, a table of the CPU, some on the emulation)."""
+import lzma
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+import unittest.mock
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "tests", "models"))
+import to_gguf  # noqa: E402
+
+OWN = os.path.join(TOP, "tests", "data", "gguf-cases")
+PROGRAM = os.path.join(TOP, "build", os.environ.get("VARIANT", "release"), "tests", "models", "test_folders")
+
+
+def cases():
+    return sorted(n for n in os.listdir(to_gguf.FOLDERS) if os.path.isdir(os.path.join(to_gguf.FOLDERS, n)))
+
+
+def own(case):
+    """The converter's own file."""
+    return os.path.join(OWN, case + ".gguf.xz")
+
+
+def of_model(keys):
+    """Keys of the model, without the architecture's name (of what is converted as "llama" by some versions)."""
+    arch = keys["general.architecture"]
+    return {k[len(arch) + 1:]: v for k, v in keys.items() if k.startswith(arch + ".")}
+
+
+class Families(unittest.TestCase):
+    def equal(self, a, b, what):
+        self.assertEqual(a[1].keys(), b[1].keys(), what)
+        x, y = of_model(a[0]), of_model(b[0])
+        self.assertEqual(x.keys(), y.keys(), what)
+        for k in x:
+            near = isinstance(x[k], float) and abs(x[k] - y[k]) <= abs(x[k]) * 1e-6
+            self.assertTrue(near or x[k] == y[k], f"{what} {k}: {x[k]}, {y[k]}")
+        for name in a[1]:
+            t, u = a[1][name], b[1][name]
+            self.assertEqual(t.shape, u.shape, f"{what} {name}")
+            v, w = t.floats(), u.floats()
+            if v != w:  # products are rounded otherwise
+                self.assertLess(max(abs(p - q) for p, q in zip(v, w)), 1e-6, f"{what} {name}")
+
+    def test_as_the_converter(self):
+        n = 0
+        with tempfile.TemporaryDirectory() as d:
+            for case in cases():
+                if not os.path.exists(own(case)) or to_gguf.why_not(case) is not None:
+                    continue
+                path = os.path.join(d, case + ".gguf")
+                to_gguf.convert(case, path)
+                with open(path, "rb") as f, lzma.open(own(case)) as g:
+                    self.equal(to_gguf.read(g.read()), to_gguf.read(f.read()), case)
+                n += 1
+        self.assertGreater(n, 25)
+        print(f"{n} files are as llama.cpp's converter writes them")
+
+    def test_every_other_case(self):
+        with tempfile.TemporaryDirectory() as d:
+            wanted = [c for c in cases() if to_gguf.why_not(c) is None and not os.path.exists(own(c))]
+            args = []
+            for case in wanted:
+                path = os.path.join(d, case + ".gguf")
+                to_gguf.convert(case, path)
+                args.append(f"{path}={case}")
+            r = subprocess.run([PROGRAM] + args, cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=600)
+        ok = re.findall(r"^\[       OK \] (\S+)$", r.stdout, re.M)
+        if sys.argv[1:] == ["-v"] or r.returncode:
+            print(r.stdout)
+        self.assertEqual(r.returncode, 0)
+        self.assertEqual(ok, wanted)
+        self.assertEqual(len(re.findall(r"^  ref  .*largest difference", r.stdout, re.M)), len(wanted))
+        print(f"{len(wanted)} files: {', '.join(wanted)}")
+
+    def test_every_family_is_there(self):
+        """What is not converted has a reason, and no reason is of a case that is gone."""
+        names = cases()
+        for case in to_gguf.NO_CASE:
+            self.assertIn(case, names)
+        found = {to_gguf.config_of(c)["architectures"][0] for c in names}
+        self.assertFalse(set(to_gguf.NONE) & set(to_gguf.FAMILIES))
+        self.assertEqual(found - set(to_gguf.NONE) - set(to_gguf.FAMILIES), set())
+
+    def test_a_difference_is_seen(self):
+        """Files that are wrong in one thing each fail."""
+        g = to_gguf
+        granite, olmo = g.FAMILIES["GraniteForCausalLM"], g.FAMILIES["Olmo3ForCausalLM"]
+        for what, case, changed in (
+                ("a tensor", "granite", dict(granite, tensor=lambda c, n, t: None if n.endswith("1.mlp.up_proj.weight") else
+                                             granite["tensor"](c, n, t))),
+                ("the order of rows", "granite", dict(granite, tensor=g.same)),
+                ("a factor", "granite", dict(granite, keys=g.keys_llama)),
+                ("layers with a window", "olmo3", dict(olmo, keys=g.plus(olmo["keys"], lambda c: {
+                    "attention.sliding_window_pattern": [True] * c.n_layer})))):
+            with self.subTest(what), tempfile.TemporaryDirectory() as d, unittest.mock.patch.dict(
+                    g.FAMILIES, {g.config_of(case)["architectures"][0]: changed}):
+                path = os.path.join(d, case + ".gguf")
+                g.convert(case, path)
+                r = subprocess.run([PROGRAM, f"{path}={case}"], cwd=TOP, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=100)
+                self.assertNotEqual(r.returncode, 0)
+                self.assertIn("[  FAILED  ] " + case, r.stdout)
+
+
+if __name__ == "__main__":
+    unittest.main(argv=sys.argv[:1])

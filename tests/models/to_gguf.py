@@ -1,0 +1,711 @@
+#!/usr/bin/env python3
+"""A tiny folder of tests/data/folders as the GGUF file that llama.cpp's converter makes of such a model: names of keys and
+tensors, permuted rows, 1 + w norms, -exp(A_log), split and stacked tensors, factors of frequencies.
+
+    to_gguf.py CASE [FILE]      (FILE: CASE.gguf)
+
+Matrices keep their type, vectors and norms become F32, as do matrices that are multiplied here. No tokenizer is written: a
+tiny model has none. Families whose GGUF layout differs are rows of FAMILIES; what there is no layout for says why in NONE.
+Standard library only."""
+import array
+import json
+import lzma
+import math
+import os
+import re
+import struct
+import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+FOLDERS = os.path.join(TOP, "tests", "data", "folders")
+GGML = {"F32": 0, "F16": 1, "BF16": 30}
+SIZE = {"F32": 4, "F16": 2, "BF16": 2}
+
+# Architectures of folders without a GGUF layout.
+NONE = {
+    "GPTJForCausalLM": "llama.cpp names its tensors but has no converter and does not run it",
+    "HeliumForCausalLM": "llama.cpp has no converter for Helium",
+    "OPTForCausalLM": "llama.cpp has no converter for OPT",
+    "RwkvForCausalLM": "llama.cpp converts RWKV 6 and 7 only",
+}
+# Cases whose model a GGUF file cannot say.
+NO_CASE = {
+    "falcon-alibi": "llama.cpp rotates every Falcon",
+    "llama-dynamic-rope": "the converter writes nothing for \"dynamic\"",
+    "qwen2-window": "the converter writes no sliding window for Qwen2",
+}
+
+
+class Tensor:
+    """Rows of `shape`, outermost first, as they lie in a safetensors file."""
+
+    def __init__(self, shape, dtype, data):
+        self.shape, self.dtype, self.data = list(shape), dtype, data
+
+    def floats(self):
+        if self.dtype == "F32":
+            return array.array("f", self.data)
+        if self.dtype == "F16":
+            return array.array("f", struct.unpack("<%de" % (len(self.data) // 2), self.data))
+        wide = bytearray(2 * len(self.data))
+        wide[2::4], wide[3::4] = self.data[0::2], self.data[1::2]
+        return array.array("f", bytes(wide))
+
+    def map(self, fn):
+        return Tensor(self.shape, "F32", array.array("f", map(fn, self.floats())).tobytes())
+
+    def f32(self):
+        return Tensor(self.shape, "F32", self.floats().tobytes())
+
+    def times(self, factor):
+        return self if factor == 1 else self.map(lambda v: v * factor)
+
+    def reshape(self, *shape):
+        assert math.prod(shape) == math.prod(self.shape)
+        return Tensor(shape, self.dtype, self.data)
+
+    def squeeze(self):
+        return self.reshape(*[n for n in self.shape if n != 1])
+
+    def take(self, rows):
+        """Those of its rows, in that order."""
+        n = len(self.data) // self.shape[0]
+        rows = list(rows)
+        return Tensor([len(rows)] + self.shape[1:], self.dtype, b"".join(self.data[r * n:r * n + n] for r in rows))
+
+    def turned(self):
+        """The last two dimensions exchanged."""
+        *outer, n, m = self.shape
+        size, out = SIZE[self.dtype], []
+        for at in range(0, len(self.data), n * m * size):
+            one = self.data[at:at + n * m * size]
+            cells = [one[i:i + size] for i in range(0, len(one), size)]
+            out += [cells[i * m + j] for j in range(m) for i in range(n)]
+        return Tensor(outer + [m, n], self.dtype, b"".join(out))
+
+    def second(self, part):
+        """part(n) of the second dimension's n rows: of each expert of a stacked tensor."""
+        n = self.shape[1]
+        flat = self.reshape(self.shape[0] * n, *self.shape[2:])
+        rows = list(part(n))
+        got = flat.take(e * n + r for e in range(self.shape[0]) for r in rows)
+        return got.reshape(self.shape[0], len(rows), *self.shape[2:])
+
+
+def stack(tensors):
+    assert len({(t.dtype, tuple(t.shape)) for t in tensors}) == 1
+    return Tensor([len(tensors)] + tensors[0].shape, tensors[0].dtype, b"".join(t.data for t in tensors))
+
+
+def permute(t, n_head):
+    """Rows of rotated halves to those of neighbouring pairs."""
+    d = t.shape[0] // n_head
+    return t.take(h * d + k * (d // 2) + j for h in range(n_head) for j in range(d // 2) for k in range(2))
+
+
+def tiled(n_key, per_key, width):
+    """Rows of value heads, grouped by key head, in the order that repeats the key heads as a whole."""
+    return [(k * per_key + v) * width + i for v in range(per_key) for k in range(n_key) for i in range(width)]
+
+
+class Folder:
+    """config.json, its text part on top, and the tensors by their names in a plain language model."""
+
+    def __init__(self, path):
+        def opened(name, mode):
+            full = os.path.join(path, name)
+            return open(full, mode) if os.path.exists(full) else lzma.open(full + ".xz", mode)
+
+        with opened("config.json", "rt") as f:
+            c = json.load(f)
+        self.config = {**c, **c.get("text_config", {})}
+        self.arch = c["architectures"][0]
+        rope = c.get("rope_parameters") or self.config.get("rope_parameters") or self.config.get("rope_scaling") or {}
+        self.rope = rope.get("full_attention", rope)
+        self.rope_local = rope.get("sliding_attention", {})
+        with opened("model.safetensors", "rb") as f:
+            raw = f.read()
+        n = struct.unpack_from("<Q", raw)[0]
+        head = json.loads(raw[8:8 + n])
+        self.tensors = {}
+        for name, v in head.items():
+            if name != "__metadata__" and not re.search(r"visual\.|vision_|projector\.|^mtp\.", name):
+                a, b = v["data_offsets"]
+                self.tensors[self.plain(name)] = Tensor(v["shape"], v["dtype"], raw[8 + n + a:8 + n + b])
+
+    @staticmethod
+    def plain(name):
+        for before, now in (("model.language_model.", "model."), ("language_model.model.", "model."), ("language_model.", "")):
+            if name.startswith(before):
+                return now + name[len(before):]
+        return name
+
+    def get(self, *names, default=None):
+        return next((self.config[n] for n in names if self.config.get(n) is not None), default)
+
+    @property
+    def n_layer(self):
+        return self.get("num_hidden_layers", "n_layer", "n_layers")
+
+    @property
+    def n_head(self):
+        return self.get("num_attention_heads", "n_head", "n_heads")
+
+    @property
+    def n_kv(self):
+        return self.get("num_key_value_heads", default=self.n_head)
+
+    @property
+    def head_dim(self):
+        return self.get("head_dim") or self.get("hidden_size", "n_embd") // self.n_head
+
+    def partial(self, default=1.0):
+        return self.rope.get("partial_rotary_factor", self.get("partial_rotary_factor", "rotary_pct", default=default))
+
+    def rotated(self, default=1.0):
+        return int(self.head_dim * self.partial(default))
+
+
+# ---- keys
+
+def keys_text(c, k):
+    """What most models have; k is filled."""
+    pairs = (("context_length", ("max_position_embeddings", "n_ctx", "n_positions")), ("embedding_length", ("hidden_size", "n_embd")),
+             ("feed_forward_length", ("intermediate_size", "n_inner")), ("attention.head_count", ("num_attention_heads", "n_head")),
+             ("attention.head_count_kv", ("num_key_value_heads",)),
+             ("expert_count", ("num_local_experts", "num_experts")),
+             ("expert_used_count", ("num_experts_per_tok", "num_experts_per_token", "top_k_experts")),
+             ("expert_group_count", ("n_group",)), ("expert_group_used_count", ("topk_group",)),
+             ("attention.key_length", ("head_dim",)), ("attention.value_length", ("head_dim",)))
+    k["block_count"] = c.n_layer
+    for key, names in pairs:
+        if c.get(*names) is not None:
+            k[key] = c.get(*names)
+    for key, names in (("attention.layer_norm_rms_epsilon", ("rms_norm_eps", "norm_eps")),
+                       ("attention.layer_norm_epsilon", ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"))):
+        if c.get(*names) is not None:
+            k[key] = float(c.get(*names))
+    func = {"softmax": 1, "sigmoid": 2}.get(c.get("scoring_func", "score_function"))
+    if func:
+        k["expert_gating_func"] = func
+    keys_rope(c, k)
+
+
+def keys_rope(c, k):
+    kind, r = c.rope.get("rope_type", c.rope.get("type")), c.rope
+    if kind in ("linear", "yarn"):
+        k["rope.scaling.type"], k["rope.scaling.factor"] = kind, float(r["factor"])
+    if kind == "yarn":
+        k["rope.scaling.original_context_length"] = r["original_max_position_embeddings"]
+        for key, name in (("yarn_attn_factor", "attention_factor"), ("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")):
+            if r.get(name) is not None:
+                k["rope.scaling." + key] = float(r[name])
+    if kind == "longrope":
+        k["rope.scaling.type"] = "longrope"
+    if "mrope_section" in r:
+        k["rope.dimension_sections"] = (r["mrope_section"] + [0] * 4)[:4]
+    theta = r.get("rope_theta", c.get("rope_theta", "rotary_emb_base"))
+    if theta is not None:
+        k["rope.freq_base"] = float(theta)
+    local = c.rope_local.get("rope_theta", c.get("rope_local_base_freq"))
+    if local is not None:
+        k["rope.freq_base_swa"] = float(local)
+
+
+def keys_llama(c, k):
+    keys_text(c, k)
+    k["vocab_size"] = c.get("vocab_size")
+    k["rope.dimension_count"] = c.head_dim
+
+
+def keys_rotated(c, k):
+    keys_text(c, k)
+    k["rope.dimension_count"] = c.rotated()
+
+
+def keys_only(*names):
+    """Of the usual keys those alone: converters that write their own list."""
+    def fill(c, k):
+        every = {}
+        keys_text(c, every)
+        for n in names:
+            if n in every:
+                k[n] = every[n]
+    return fill
+
+
+SHAPE = ("block_count", "context_length", "embedding_length", "feed_forward_length", "attention.head_count")
+SHAPE_KV = SHAPE + ("attention.head_count_kv",)
+RMS, NORM = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
+
+
+def plus(first, fill):
+    def both(c, k):
+        first(c, k)
+        k.update(fill(c))
+    return both
+
+
+def windows(c):
+    """The window and which layers have it."""
+    w = c.get("sliding_window")
+    out = {} if w is None else {"attention.sliding_window": w}
+    if w is not None and c.get("layer_types"):
+        out["attention.sliding_window_pattern"] = [t == "sliding_attention" for t in c.get("layer_types")]
+    return out
+
+
+def keys_phi3(c, k):
+    keys_only(*SHAPE_KV, RMS, "rope.freq_base")(c, k)
+    k["rope.scaling.original_context_length"] = c.rope.get("original_max_position_embeddings") or c.get(
+        "original_max_position_embeddings", "max_position_embeddings")
+    k["rope.dimension_count"] = c.rotated()
+    k["attention.sliding_window"] = c.get("sliding_window", default=0)
+    if "long_factor" in c.rope:
+        orig = k["rope.scaling.original_context_length"]
+        scale = k["context_length"] / orig
+        k["rope.scaling.attn_factor"] = math.sqrt(1 + math.log(scale) / math.log(orig)) if scale > 1 else 1.0
+
+
+def keys_mistral3(c, k):
+    keys_llama(c, k)
+    if c.get("model_type") == "ministral3":
+        k["rope.scaling.yarn_log_multiplier"] = float(c.rope["mscale_all_dim"])
+        k["attention.temperature_scale"] = float(c.rope["llama_4_scaling_beta"])
+
+
+def keys_granite(c, k):
+    keys_llama(c, k)
+    for key, name in (("attention.scale", "attention_multiplier"), ("embedding_scale", "embedding_multiplier"),
+                      ("residual_scale", "residual_multiplier"), ("logit_scale", "logits_scaling")):
+        if c.get(name):
+            k[key] = float(c.get(name))
+
+
+def keys_old(n_ctx, more=lambda c: {}):
+    """Models whose MLP is four times as wide as they are."""
+    def fill(c, k):
+        d = c.get("hidden_size", "n_embed", "d_model")
+        k.update({"block_count": c.n_layer, "context_length": n_ctx(c), "embedding_length": d, "feed_forward_length": 4 * d,
+                  "attention.head_count": c.n_head, NORM: float(c.get("layer_norm_epsilon", default=1e-5)), **more(c)})
+    return fill
+
+
+def falcon_kv(c):
+    return c.get("num_kv_heads") if c.get("new_decoder_architecture") else 1 if c.get("multi_query") else c.n_head
+
+
+def keys_lfm2(c, k):
+    keys_text(c, k)
+    k["attention.head_count_kv"] = [0 if t == "conv" else c.n_kv for t in c.get("layer_types")]
+    k["vocab_size"], k["shortconv.l_cache"] = c.get("vocab_size"), c.get("conv_L_cache")
+    ff = c.get("block_ff_dim", "intermediate_size")
+    if c.get("block_auto_adjust_ff_dim"):
+        ff = int(c.get("block_ffn_dim_multiplier", default=1) * int(2 * ff / 3))
+        ff += -ff % c.get("block_multiple_of")
+    k["feed_forward_length"] = ff
+
+
+def ssm_size(c, name, default=None):
+    return c.get(name, "mamba_" + name, default=default)
+
+
+def keys_mamba(c, k):
+    d = c.get("hidden_size", "d_model")
+    k.update({"block_count": c.n_layer, "context_length": 1 << 20, "embedding_length": d, "feed_forward_length": 0,
+              "attention.head_count": 0, "ssm.conv_kernel": c.get("conv_kernel", default=4),
+              "ssm.inner_size": c.get("intermediate_size", default=2 * d), "ssm.state_size": c.get("state_size", default=16),
+              "ssm.time_step_rank": c.get("time_step_rank", default=-(d // -16)), RMS: float(c.get("layer_norm_epsilon", default=1e-5)),
+              "ssm.dt_b_c_rms": c.get("model_type") == "falcon_mamba"})
+
+
+def keys_mamba2(c, k):
+    d = c.get("hidden_size", "d_model")
+    inner = c.get("mamba_d_ssm", "intermediate_size", default=2 * d)
+    k.update({"block_count": c.n_layer, "context_length": 1 << 20, "embedding_length": d, "feed_forward_length": 0,
+              "attention.head_count": 0, "ssm.conv_kernel": c.get("conv_kernel", "mamba_d_conv", default=4), "ssm.inner_size": inner,
+              "ssm.state_size": c.get("state_size", "mamba_d_state", default=128),
+              "ssm.time_step_rank": inner // c.get("mamba_d_head", "head_dim", default=64),
+              "ssm.group_count": ssm_size(c, "n_groups", 1), RMS: float(c.get("layer_norm_epsilon", "rms_norm_eps", default=1e-5))})
+
+
+def keys_falcon_h1(c, k):
+    keys_mamba2(c, k)
+    k.update({"vocab_size": c.get("vocab_size"), "context_length": c.get("max_position_embeddings"),
+              "feed_forward_length": c.get("intermediate_size"), "attention.head_count": c.n_head, "attention.head_count_kv": c.n_kv,
+              "attention.key_length": c.head_dim, "attention.value_length": c.head_dim, "rope.freq_base": float(c.rope["rope_theta"])})
+
+
+def keys_qwen35(c, k):
+    keys_text(c, k)
+    k.update({"ssm.conv_kernel": c.get("linear_conv_kernel_dim"), "ssm.state_size": c.get("linear_key_head_dim"),
+              "ssm.group_count": c.get("linear_num_key_heads"), "ssm.time_step_rank": c.get("linear_num_value_heads"),
+              "ssm.inner_size": c.get("linear_value_head_dim") * c.get("linear_num_value_heads"),
+              "full_attention_interval": c.get("full_attention_interval", default=4), "rope.dimension_count": c.rotated(0.25)})
+    k.setdefault("rope.dimension_sections", [11, 11, 10, 0])
+
+
+# ---- names
+
+GLOBAL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+LAYER = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+         "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
+         "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+         "mlp.gate_up_proj": "ffn_up"}
+NORMS_4 = {"post_attention_layernorm": "post_attention_norm", "pre_feedforward_layernorm": "ffn_norm",
+           "post_feedforward_layernorm": "post_ffw_norm"}
+GPT2 = {"transformer.wte": "token_embd", "transformer.wpe": "position_embd", "transformer.ln_f": "output_norm", "ln_1": "attn_norm",
+        "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output", "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+BLOOM = {"transformer.word_embeddings": "token_embd", "transformer.word_embeddings_layernorm": "token_embd_norm", "transformer.ln_f": "output_norm",
+         "self_attention.query_key_value": "attn_qkv", "self_attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+         "mlp.dense_4h_to_h": "ffn_down"}
+SSM = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "x_proj": "ssm_x", "dt_proj": "ssm_dt", "dt_bias": "ssm_dt.bias", "A_log": "ssm_a",
+       "D": "ssm_d", "norm": "ssm_norm", "out_proj": "ssm_out"}
+MAMBA = {"backbone.embeddings": "token_embd", "backbone.norm_f": "output_norm", "norm": "attn_norm",
+         **{"mixer." + a: b for a, b in SSM.items()}}
+DELTA = {"post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj_qkv": "attn_qkv", "linear_attn.in_proj_z": "attn_gate",
+         "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
+         **{"linear_attn." + a: SSM[a] for a in ("conv1d", "dt_bias", "A_log", "norm", "out_proj")}}
+
+
+def name_of(names, hf):
+    """(its name in a GGUF file, the number of its layer or None)"""
+    m = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(\d+)\.(.+)$", hf)
+    base = m.group(2) if m else hf
+    suffix = re.search(r"\.(weight|bias)$", base)
+    stem = base[:suffix.start()] if suffix else base
+    every = {**GLOBAL, **LAYER, **names}
+    if stem not in every:
+        sys.exit(f"no name for {hf}")
+    full = every[stem] + (suffix.group(0) if suffix else "")
+    full = full.removesuffix("!.weight")  # a name without the ending
+    return (f"blk.{m.group(1)}.{full}", int(m.group(1))) if m else (full, None)
+
+
+# ---- tensors: (c, name in the folder, tensor) -> tensor, or None to leave it out
+
+def same(c, name, t):
+    return t
+
+
+def permuted(c, name, t):
+    m = re.search(r"\.([qk])_proj\.(weight|bias)$", name)
+    return permute(t, c.n_head if m.group(1) == "q" else c.n_kv) if m else t
+
+
+def norm_plus_1(c, name, t):
+    return t.map(lambda v: v + 1) if name.endswith("norm.weight") else t
+
+
+def gpt2(c, name, t):
+    return t.turned() if re.search(r"\.(c_attn|c_proj|c_fc)\.weight$", name) else t
+
+
+def gptneox(c, name, t):
+    if "query_key_value" not in name:
+        return t
+    n, d = c.n_head, t.shape[0] // c.n_head // 3
+    return t.take(h * 3 * d + part * d + i for part in range(3) for h in range(n) for i in range(d))
+
+
+def falcon(c, name, t):
+    """Groups of queries with a key and a value behind them, to all queries, all keys, all values."""
+    if "query_key_value" not in name:
+        return t
+    n_kv, d = falcon_kv(c), c.head_dim
+    per = c.n_head // n_kv
+    heads = [g * (per + 2) + i for g in range(n_kv) for i in range(per)]
+    heads += [g * (per + 2) + per + i for i in range(2) for g in range(n_kv)]
+    return t.take(h * d + i for h in heads for i in range(d))
+
+
+def conv(c, name, t):
+    return t.squeeze() if re.search(r"conv\.conv|conv1d\.weight", name) else t
+
+
+def mamba(c, name, t):
+    if name.endswith(".A_log"):
+        t = t.map(lambda v: -math.exp(v))
+    return conv(c, name, t)
+
+
+def mamba2(c, name, t):
+    t = mamba(c, name, t)
+    if re.search(r"\.(A_log|D)$", name):
+        return t.reshape(t.shape[0], 1)
+    if re.search(r"\.(mixer|mamba)\.norm\.weight$", name):
+        groups = ssm_size(c, "n_groups", 1)
+        return t.reshape(groups, t.shape[0] // groups)
+    return t
+
+
+def falcon_h1(c, name, t):
+    """A GGUF file's weights hold the factors. No key says where the norm stands: behind the gate."""
+    g, factor = c.get, 1.0
+    t = mamba2(c, name, t)
+    for part, value in (("down_proj", g("mlp_multipliers")[1]), ("gate_proj", g("mlp_multipliers")[0]),
+                        ("k_proj", g("key_multiplier") * g("attention_in_multiplier")), ("q_proj", g("attention_in_multiplier")),
+                        ("v_proj", g("attention_in_multiplier")), ("o_proj", g("attention_out_multiplier")),
+                        ("out_proj", g("ssm_out_multiplier")), ("lm_head", g("lm_head_multiplier")),
+                        ("embed_tokens", g("embedding_multiplier"))):
+        if re.search(r"(^|\.)%s\." % part, name):
+            factor = value
+    if ".in_proj." not in name:
+        return t.times(factor)
+    inner, state = g("mamba_d_ssm"), g("mamba_n_groups") * g("mamba_d_state")
+    by = [m * g("ssm_in_multiplier") for m, n in zip(g("ssm_multipliers"), (inner, inner, state, state, g("mamba_n_heads"))) for _ in range(n)]
+    width = t.shape[1]
+    return Tensor(t.shape, "F32", array.array("f", (v * by[i // width] for i, v in enumerate(t.floats()))).tobytes())
+
+
+def qwen35(c, name, t):
+    if name.endswith("norm.weight") and ".linear_attn." not in name:
+        return t.map(lambda v: v + 1)
+    if ".linear_attn." not in name:
+        return t
+    t = mamba(c, name, t)
+    n_key, n_value, d = c.get("linear_num_key_heads"), c.get("linear_num_value_heads"), c.get("linear_value_head_dim")
+    keys = 2 * n_key * c.get("linear_key_head_dim")
+    wide, one = tiled(n_key, n_value // n_key, d), tiled(n_key, n_value // n_key, 1)
+    if re.search(r"in_proj_qkv|conv1d", name):
+        return t.take(list(range(keys)) + [keys + r for r in wide])
+    if "in_proj_z" in name:
+        return t.take(wide)
+    if "out_proj" in name:
+        return t.turned().take(wide).turned()
+    return t if name.endswith("norm.weight") else t.take(one)
+
+
+# ---- tensors that a folder has as numbers of its config
+
+def extra_llama3(c):
+    r = c.rope
+    if r.get("rope_type") != "llama3":
+        return {}
+    old, low, high = r["original_max_position_embeddings"], r["low_freq_factor"], r["high_freq_factor"]
+    out = []
+    for i in range(0, c.head_dim, 2):
+        wave = 2 * math.pi * r.get("rope_theta", c.get("rope_theta")) ** (i / c.head_dim)
+        smooth = (old / wave - low) / (high - low)
+        out.append(1.0 if wave < old / high else r["factor"] if wave > old / low else 1 / ((1 - smooth) / r["factor"] + smooth))
+    return {"rope_freqs.weight": vector(out)}
+
+
+def extra_phi3(c):
+    return {f"rope_factors_{n}.weight": vector(c.rope[n + "_factor"]) for n in ("long", "short") if n + "_factor" in c.rope}
+
+
+def vector(values):
+    return Tensor([len(values)], "F32", array.array("f", values).tobytes())
+
+
+# ---- families: architecture of the folder -> (of the GGUF file, keys, other names, tensors, extra tensors)
+
+def family(arch, keys=keys_text, names=(), tensor=same, extra=lambda c: {}):
+    return {"arch": arch, "keys": keys, "names": dict(names), "tensor": tensor, "extra": extra}
+
+
+LLAMA = family("llama", keys_llama, (), permuted, extra_llama3)
+MAMBA_1 = family("mamba", keys_mamba, MAMBA, mamba)
+FAMILIES = {
+    "LlamaForCausalLM": LLAMA,
+    "MistralForCausalLM": {**LLAMA, "keys": plus(keys_llama, windows)},  # the window as mistral's own file has it
+    "LlavaForConditionalGeneration": LLAMA,
+    "Ministral3ForCausalLM": {**LLAMA, "arch": "mistral3", "keys": keys_mistral3},
+    "Mistral3ForConditionalGeneration": {**LLAMA, "arch": "mistral3", "keys": keys_mistral3},
+    "ArceeForCausalLM": {**LLAMA, "arch": "arcee"},
+    "SmolLM3ForCausalLM": {**LLAMA, "arch": "smollm3"},
+    "GraniteForCausalLM": {**LLAMA, "arch": "granite", "keys": keys_granite},
+    "OlmoForCausalLM": family("olmo", plus(keys_text, lambda c: {NORM: 1e-5}), (), permuted),
+    "Olmo2ForCausalLM": family("olmo2", keys_text, NORMS_4),
+    "Olmo3ForCausalLM": family("olmo2", plus(keys_text, windows), NORMS_4),
+    "Exaone4ForCausalLM": family("exaone4", plus(keys_text, lambda c: {"vocab_size": c.get("vocab_size"), **windows(c)}), NORMS_4, same, extra_llama3),
+    "Ernie4_5ForCausalLM": family("ernie4_5"),
+    "SeedOssForCausalLM": family("seed_oss", keys_text, {"post_attention_layernorm": "post_attention_norm"}),
+    "Qwen2ForCausalLM": family("qwen2"),
+    "Qwen3ForCausalLM": family("qwen3"),
+    "Qwen2VLForConditionalGeneration": family("qwen2vl"),
+    "Qwen2_5_VLForConditionalGeneration": family("qwen2vl"),
+    "Qwen3VLForConditionalGeneration": family("qwen3vl", plus(keys_text, lambda c: {
+        "n_deepstack_layers": len(c.get("vision_config")["deepstack_visual_indexes"])})),
+    "Qwen3_5ForCausalLM": family("qwen35", keys_qwen35, DELTA, qwen35),
+    "GemmaForCausalLM": family("gemma", plus(keys_only(*SHAPE_KV, RMS), lambda c: {
+        "attention.key_length": c.head_dim, "attention.value_length": c.head_dim}), (), norm_plus_1),
+    "Gemma2ForCausalLM": family("gemma2", plus(keys_only(*SHAPE_KV, RMS), lambda c: {
+        "attention.key_length": c.head_dim, "attention.value_length": c.head_dim, "attention.sliding_window": c.get("sliding_window"),
+        "attn_logit_softcapping": c.get("attn_logit_softcapping"), "final_logit_softcapping": c.get("final_logit_softcapping")}),
+                               NORMS_4, norm_plus_1),
+    "Gemma3ForCausalLM": family("gemma3", plus(keys_text, lambda c: {"attention.sliding_window": c.get("sliding_window")}), NORMS_4, norm_plus_1),
+    "CohereForCausalLM": family("command-r", plus(keys_text, lambda c: {"logit_scale": c.get("logit_scale"), "rope.scaling.type": "none"})),
+    "Cohere2ForCausalLM": family("cohere2", plus(keys_rotated, lambda c: {
+        "logit_scale": c.get("logit_scale"), "rope.scaling.type": "none", "attention.sliding_window": c.get("sliding_window"),
+        "vocab_size": c.get("vocab_size")})),
+    "GlmForCausalLM": family("chatglm", plus(keys_only(*SHAPE_KV, RMS, "rope.freq_base"), lambda c: {"rope.dimension_count": c.rotated(0.5)})),
+    "Glm4ForCausalLM": family("glm4", plus(keys_text, lambda c: {"rope.dimension_count": c.rotated(0.5)}), {
+        "post_self_attn_layernorm": "post_attention_norm", "post_mlp_layernorm": "post_ffw_norm"}),
+    "PhiForCausalLM": family("phi2", plus(keys_only(*SHAPE_KV, NORM), lambda c: {"rope.dimension_count": c.rotated()}), {
+        "model.final_layernorm": "output_norm", "self_attn.dense": "attn_output", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down"}),
+    "Phi3ForCausalLM": family("phi3", keys_phi3, (), same, extra_phi3),
+    # the converters would round the weights to three values
+    "BitNetForCausalLM": family("bitnet", plus(keys_text, lambda c: {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}), {
+        "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}),
+    "StableLmForCausalLM": family("stablelm", plus(keys_only(*SHAPE_KV, NORM), lambda c: {
+        "rope.dimension_count": c.rotated(0.25), "use_parallel_residual": c.get("use_parallel_residual", default=True)})),
+    "NemotronForCausalLM": family("nemotron", plus(keys_text, lambda c: {
+        "vocab_size": c.get("vocab_size"), NORM: c.get("norm_eps"), "rope.dimension_count": c.rotated(0.5), "rope.scaling.type": "none"}),
+                                  (), norm_plus_1),
+    # the window has no key there; without it this model is another
+    "Starcoder2ForCausalLM": family("starcoder2", plus(keys_text, windows), {"mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}),
+    "FalconForCausalLM": family("falcon", keys_old(lambda c: 2048, lambda c: {"attention.head_count_kv": falcon_kv(c)}), {
+        **BLOOM, "ln_attn": "attn_norm_2", "ln_mlp": "attn_norm"}, falcon),
+    "BloomForCausalLM": family("bloom", keys_old(lambda c: c.get("seq_length", "hidden_size"), lambda c: {
+        "attention.head_count_kv": c.n_head}), BLOOM, gptneox),
+    "MptForCausalLM": family("mpt", keys_old(lambda c: c.get("max_seq_len"), lambda c: {
+        "attention.max_alibi_bias": float(c.get("attn_config")["alibi_bias_max"])}), {
+            "transformer.wte": "token_embd", "transformer.norm_f": "output_norm", "norm_1": "attn_norm", "norm_2": "ffn_norm",
+            "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down"}),
+    "GPT2LMHeadModel": family("gpt2", plus(keys_only(*SHAPE, NORM), lambda c: {"feed_forward_length": 4 * c.get("n_embd")}), GPT2, gpt2),
+    "GPTBigCodeForCausalLM": family("starcoder", plus(keys_only(*SHAPE, NORM), lambda c: {"attention.head_count_kv": 1}), GPT2),
+    "GPTNeoXForCausalLM": family("gptneox", plus(keys_only(*SHAPE, NORM), lambda c: {
+        "rope.dimension_count": c.rotated(0.25), "use_parallel_residual": c.get("use_parallel_residual", default=True)}), {
+            "gpt_neox.embed_in": "token_embd", "gpt_neox.final_layer_norm": "output_norm", "embed_out": "output",
+            "attention.query_key_value": "attn_qkv", "attention.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+            "mlp.dense_4h_to_h": "ffn_down"}, gptneox),
+    "Lfm2ForCausalLM": family("lfm2", keys_lfm2, {
+        "model.embedding_norm": "token_embd_norm", "operator_norm": "attn_norm", "ffn_norm": "ffn_norm", "conv.conv": "shortconv.conv",
+        "conv.in_proj": "shortconv.in_proj", "conv.out_proj": "shortconv.out_proj", "self_attn.q_layernorm": "attn_q_norm",
+        "self_attn.k_layernorm": "attn_k_norm", "self_attn.out_proj": "attn_output", "feed_forward.w1": "ffn_gate",
+        "feed_forward.w3": "ffn_up", "feed_forward.w2": "ffn_down"}, conv),
+    "MambaForCausalLM": MAMBA_1,
+    "FalconMambaForCausalLM": MAMBA_1,
+    "Mamba2ForCausalLM": family("mamba2", keys_mamba2, MAMBA, mamba2),
+    "FalconH1ForCausalLM": family("falcon-h1", keys_falcon_h1, {
+        "model.final_layernorm": "output_norm", "pre_ff_layernorm": "ffn_norm!", "feed_forward.gate_proj": "ffn_gate",
+        "feed_forward.up_proj": "ffn_up", "feed_forward.down_proj": "ffn_down", **{"mamba." + a: b for a, b in SSM.items()}}, falcon_h1),
+}
+
+
+# ---- the file
+
+def text(s):
+    raw = s.encode()
+    return struct.pack("<Q", len(raw)) + raw
+
+
+def value(v):
+    """Its type and bytes."""
+    if isinstance(v, bool):
+        return struct.pack("<I?", 7, v)
+    if isinstance(v, int):
+        return struct.pack("<II", 4, v)
+    if isinstance(v, float):
+        return struct.pack("<If", 6, v)
+    if isinstance(v, str):
+        return struct.pack("<I", 8) + text(v)
+    parts = [value(x) for x in v]
+    return struct.pack("<I", 9) + parts[0][:4] + struct.pack("<Q", len(v)) + b"".join(p[4:] for p in parts)
+
+
+def stays(name, t):
+    """Whether a tensor keeps its type."""
+    return len(t.shape) > 1 and name.endswith(".weight") and not re.search(
+        r"_norm\.weight$|ssm_conv1d|shortconv\.conv|ffn_gate_inp|position_embd", name)
+
+
+def arch_of(config):
+    """general.architecture: bitnet.cpp names the one with squared ReLU otherwise than llama.cpp's."""
+    arch = FAMILIES[config["architectures"][0]]["arch"]
+    return "bitnet-b1.58" if arch == "bitnet" and config["hidden_act"] == "relu2" else arch
+
+
+def write(path, arch, keys, tensors):
+    table, data = b"", b""
+    for name, t in tensors.items():
+        if not stays(name, t):
+            t = t.f32()
+        data += bytes(-len(data) % 32)
+        table += text(name) + struct.pack("<I", len(t.shape)) + b"".join(struct.pack("<Q", n) for n in reversed(t.shape))
+        table += struct.pack("<IQ", GGML[t.dtype], len(data))
+        data += t.data
+    every = {"general.architecture": arch, "general.file_type": 32, **{f"{arch}.{k}": v for k, v in keys.items()}}
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(tensors), len(every)) + b"".join(text(k) + value(v) for k, v in every.items()) + table
+    with open(path, "wb") as f:
+        f.write(head + bytes(-len(head) % 32) + data)
+
+
+def read(raw):
+    """({key: value}, {name: tensor}) of a file's bytes."""
+    at = 24
+    n_tensor, n_key = struct.unpack_from("<QQ", raw, 8)
+
+    def number(form):
+        nonlocal at
+        v = struct.unpack_from("<" + form, raw, at)[0]
+        at += struct.calcsize("<" + form)
+        return v
+
+    def string():
+        nonlocal at
+        n = number("Q")
+        at += n
+        return raw[at - n:at].decode()
+
+    def one(kind):
+        if kind == 8:
+            return string()
+        if kind == 9:
+            kind, n = number("I"), number("Q")
+            return [one(kind) for _ in range(n)]
+        return number("BbHhIif?  Qqd"[kind])
+
+    keys, table, tensors = {}, [], {}
+    for _ in range(n_key):
+        name = string()
+        keys[name] = one(number("I"))
+    for _ in range(n_tensor):
+        name = string()
+        shape = [number("Q") for _ in range(number("I"))][::-1]
+        table.append((name, shape, number("I"), number("Q")))
+    at += -at % 32
+    for name, shape, kind, offset in table:
+        dtype = next(n for n, v in GGML.items() if v == kind)
+        tensors[name] = Tensor(shape, dtype, raw[at + offset:at + offset + math.prod(shape) * SIZE[dtype]])
+    return keys, tensors
+
+
+def why_not(case):
+    """None, or why there is no GGUF file of that case."""
+    if case in NO_CASE:
+        return NO_CASE[case]
+    c = config_of(case)
+    if "quantization_config" in c:
+        return "packed weights: a format of folders"
+    arch = c["architectures"][0]
+    return NONE.get(arch) or (None if arch in FAMILIES else f"{arch}: not written here yet")
+
+
+def config_of(case):
+    with open(os.path.join(FOLDERS, case, "config.json"), encoding="utf-8") as f:
+        return json.load(f)
+
+
+def convert(case, path):
+    c = Folder(os.path.join(FOLDERS, case))
+    f = FAMILIES[c.arch]
+    keys, tensors = {}, {}
+    f["keys"](c, keys)
+    for hf, t in c.tensors.items():
+        name, _ = name_of(f["names"], hf)
+        t = f["tensor"](c, hf, t)
+        if t is not None:
+            tensors[name] = t
+    tensors.update(f["extra"](c))
+    write(path, arch_of(c.config), keys, tensors)
+    return arch_of(c.config)
+
+
+if __name__ == "__main__":
+    why = why_not(sys.argv[1])
+    if why:
+        sys.exit(f"{sys.argv[1]}: {why}")
+    print(convert(sys.argv[1], sys.argv[2] if len(sys.argv) > 2 else sys.argv[1] + ".gguf"))
