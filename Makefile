@@ -157,7 +157,7 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(IMAGE_MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api) $(call in_group,audio)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api) $(call in_group,audio) $(B)/tests/models/test_corrupt) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
 TSAN_SHORT = $(patsubst $(B)/%,build/tsan/%,$(CU_TESTS)) build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test: export CUDA_TEST_SHORT := 1
 test:
@@ -175,8 +175,8 @@ test-long:
 	@conf/setup.sh test deploy
 	@$(MAKE) -s -j2 all
 	@$(MAKE) -s pull; for m in gemma3-270m qwen2.5-coder-0.5b; do $(B)/stepd pull $$m || echo "$$m could not be had: its test is skipped"; done
-	@$(MAKE) -s -j2 $(B)/stepd-cuda-emu.so $(B)/tests/models/test_image_cuda $(B)/tests/models/test_real
-	@MUTANTS=all IMAGE_CUDA=all $(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS) tests/cuda/test_mutants.py) $(B)/tests/models/test_image_cuda $(B)/tests/models/test_real
+	@$(MAKE) -s -j2 $(B)/stepd-cuda-emu.so $(B)/tests/models/test_image_cuda $(B)/tests/models/test_real $(B)/tests/models/test_corrupt
+	@MUTANTS=all IMAGE_CUDA=all CORRUPT=all $(PYTHON) tests/run.py --timeout 3600 --serial $(addprefix release=,$(LONG_TESTS) tests/cuda/test_mutants.py) $(B)/tests/models/test_image_cuda $(B)/tests/models/test_real $(B)/tests/models/test_corrupt
 
 bare:
 	@conf/setup.sh deploy

@@ -237,10 +237,16 @@ static int config_check(const struct nsched_config *c, int steps, struct err *e)
                        c->n_train < NSCHED_STEPS_MAX ? c->n_train : NSCHED_STEPS_MAX);
     if (c->n_train < 2 || c->n_train > 100000)
         return err_set(e, ERR_INVAL, "num_train_timesteps: %d", c->n_train);
-    if (c->kind == NSCHED_FLOW
-            ? !(c->shift > 0) || c->max_len <= c->base_len
-            : !(c->beta_start > 0) || !(c->beta_end > c->beta_start) || c->beta_end >= 1)
-        return err_set(e, ERR_INVAL, "scheduler configuration: betas or shift out of range");
+    bool flow = c->kind == NSCHED_FLOW;
+    if (flow && (!(c->shift > 0) || c->max_len <= c->base_len))
+        return err_set(e, ERR_INVAL,
+                       "scheduler configuration: shift is %g, base_image_seq_len %d, "
+                       "max_image_seq_len %d: out of range",
+                       c->shift, c->base_len, c->max_len);
+    if (!flow && (!(c->beta_start > 0) || !(c->beta_end > c->beta_start) || c->beta_end >= 1))
+        return err_set(e, ERR_INVAL,
+                       "scheduler configuration: beta_start is %g, beta_end %g: out of range",
+                       c->beta_start, c->beta_end);
     if (c->kind == NSCHED_LCM && (c->lcm_original_steps < 1 || c->lcm_original_steps > c->n_train))
         return err_set(e, ERR_INVAL, "original_inference_steps: %d", c->lcm_original_steps);
     return 0;

@@ -168,9 +168,9 @@ static int config_read(struct unet *m, struct shape *s, struct config *c, struct
     rc = config_error(c, e);
     for (int i = 0; !rc && i < s->n_level; i++)
         if (s->channels[i] % m->groups || s->channels[i] % s->heads[i])
-            rc =
-                err_set(e, ERR_INVAL, "unet: %d channels are no multiple of %d groups and %d heads",
-                        s->channels[i], m->groups, s->heads[i]);
+            rc = err_set(e, ERR_INVAL,
+                         "unet: block_out_channels %d is no multiple of %d groups and %d heads",
+                         s->channels[i], m->groups, s->heads[i]);
     return rc;
 }
 

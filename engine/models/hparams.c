@@ -255,8 +255,8 @@ static int heads_check(struct model_hp *hp, struct ckpt *c, struct err *e)
         hp->head_dim = hp->n_embd / hp->n_head;
     }
     if (hp->head_dim > HEAD_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "a head of %d values is over the limit %d", hp->head_dim,
-                       HEAD_MAX);
+        return err_set(e, ERR_UNSUPPORTED, "%s is %d: a head of %d values is over the limit %d",
+                       embd, hp->n_embd, hp->head_dim, HEAD_MAX);
     int rc = partial_read(hp, c, e);
     if (rc)
         return rc;

@@ -40,6 +40,8 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     rc = ckpt_num(c, NULL, "mixer_rms_eps", &eps, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
+    if (!(eps >= 0 && eps <= 1))
+        return err_set(e, ERR_INVAL, "config.json: mixer_rms_eps is %g, expected 0 to 1", eps);
     hp->state.norm_eps = (float)eps;
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i] = (struct layer_hp){.mixer = MIX_MAMBA, .ffn = FFN_NONE};

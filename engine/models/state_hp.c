@@ -100,11 +100,13 @@ int model_hp_mamba2(struct model_hp *hp, struct ckpt *c, struct err *e)
     rc = model_hp_read(hp, c, mamba2_rows, sizeof mamba2_rows / sizeof *mamba2_rows, e);
     if (rc || (rc = dt_limits(hp, c, e)))
         return rc;
+    char where[200];
+    ckpt_key_text(c, "ssm.group_count", "n_groups|mamba_n_groups", where, sizeof where);
     if (s->n_head % s->n_group || s->d_inner % s->n_head)
         return err_set(
             e, ERR_INVAL,
-            "%d channels, %d heads, %d groups of the scan: each must divide the one before",
-            s->d_inner, s->n_head, s->n_group);
+            "%s: %d channels, %d heads, %d groups of the scan: each must divide the one before",
+            where, s->d_inner, s->n_head, s->n_group);
     int32_t by_head = s->d_inner / s->n_head;
     if (ckpt_is_hf(c) && s->head_dim && s->head_dim != by_head)
         return err_set(e, ERR_INVAL, "config.json: heads of %d values, but %d channels in %d heads",
