@@ -164,6 +164,15 @@ static size_t data_bytes(void)
     return kib << 10;
 }
 
+/* "clip_qkv": a word with '_' in it is a key's name. */
+static bool has_key(const char *s)
+{
+    for (const char *p = s; (p = strchr(p, '_')) != NULL; p++)
+        if (p > s && p[-1] >= 'a' && p[-1] <= 'z' && p[1] >= 'a' && p[1] <= 'z')
+            return true;
+    return false;
+}
+
 /* Does the text say where the fault is: in which file, or at which key, tensor or component? */
 static bool names(const struct corrupt_run *r, const struct err *e)
 {
@@ -189,7 +198,7 @@ static bool names(const struct corrupt_run *r, const struct err *e)
                 strstr(e->text, r->m.path);
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         said = said || strstr(e->text, words[i]);
-    return said;
+    return said || has_key(e->text);
 }
 
 static void child_case(const struct corrupt_run *r, struct shared *s)

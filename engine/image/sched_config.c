@@ -162,6 +162,8 @@ int nsched_config_read(struct nsched_config *out, struct config *c, struct err *
     if (!rc)
         rc = config_error(c, e);
     if (!rc)
+        rc = nsched_config_check(&o, e);
+    if (!rc)
         *out = o;
     return rc;
 }

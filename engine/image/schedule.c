@@ -230,13 +230,11 @@ static void flow_fill(struct nsched_table *t, int n_token)
         t->timestep[i] = t->sigma[i] * (float)c->n_train;
 }
 
-static int config_check(const struct nsched_config *c, int steps, struct err *e)
+int nsched_config_check(const struct nsched_config *c, struct err *e)
 {
-    if (steps < 1 || steps > NSCHED_STEPS_MAX || steps > c->n_train)
-        return err_set(e, ERR_INVAL, "steps: %d is not in 1..%d", steps,
-                       c->n_train < NSCHED_STEPS_MAX ? c->n_train : NSCHED_STEPS_MAX);
     if (c->n_train < 2 || c->n_train > 100000)
-        return err_set(e, ERR_INVAL, "num_train_timesteps: %d", c->n_train);
+        return err_set(e, ERR_INVAL, "scheduler configuration: num_train_timesteps is %d",
+                       c->n_train);
     bool flow = c->kind == NSCHED_FLOW;
     if (flow && (!(c->shift > 0) || c->max_len <= c->base_len))
         return err_set(e, ERR_INVAL,
@@ -250,6 +248,14 @@ static int config_check(const struct nsched_config *c, int steps, struct err *e)
     if (c->kind == NSCHED_LCM && (c->lcm_original_steps < 1 || c->lcm_original_steps > c->n_train))
         return err_set(e, ERR_INVAL, "original_inference_steps: %d", c->lcm_original_steps);
     return 0;
+}
+
+static int steps_check(const struct nsched_config *c, int steps, struct err *e)
+{
+    if (steps < 1 || steps > NSCHED_STEPS_MAX || steps > c->n_train)
+        return err_set(e, ERR_INVAL, "steps: %d is not in 1..%d", steps,
+                       c->n_train < NSCHED_STEPS_MAX ? c->n_train : NSCHED_STEPS_MAX);
+    return nsched_config_check(c, e);
 }
 
 static int table_fill(struct nsched_table *t, int n_token, struct err *e)
@@ -280,7 +286,7 @@ static int table_fill(struct nsched_table *t, int n_token, struct err *e)
 int nsched_table_open(struct nsched_table **out, const struct nsched_config *c, int steps,
                       int n_token, struct err *e)
 {
-    int rc = config_check(c, steps, e);
+    int rc = steps_check(c, steps, e);
     if (rc)
         return rc;
     struct nsched_table *t = mem_calloc(1, sizeof *t);

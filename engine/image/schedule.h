@@ -50,6 +50,8 @@ struct nsched_config {
     double shift_terminal; /* 0 = none */
 };
 void nsched_config_default(struct nsched_config *c, enum nsched_kind kind);
+/* Values that no schedule can be made of: ERR_INVAL names them. */
+int nsched_config_check(const struct nsched_config *c, struct err *e);
 /* "DDIMScheduler" -> kind; false for a class that is not known. */
 bool nsched_kind_by_class(const char *cls, enum nsched_kind *out);
 

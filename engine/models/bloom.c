@@ -98,7 +98,8 @@ static int mpt_hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc && rc != ERR_NOTFOUND)
         return rc;
     if (!alibi || !(hp->alibi_max > 0))
-        return err_set(e, ERR_UNSUPPORTED, "MPT without ALiBi is not supported");
+        return err_set(e, ERR_UNSUPPORTED,
+                       "config.json: attn_config.alibi: MPT without ALiBi is not supported");
     return clip > 0 ? err_set(e, ERR_UNSUPPORTED, "clip_qkv %g is not supported", clip) : 0;
 }
 

@@ -63,7 +63,9 @@ static int hparams_1(struct model_hp *hp, struct ckpt *c, struct err *e)
     rc = ckpt_num(c, "attention.clamp_kqv", "clip_qkv", &clip, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
-    return clip > 0 ? err_set(e, ERR_UNSUPPORTED, "clip_qkv %g is not supported", clip) : 0;
+    char name[200];
+    ckpt_key_text(c, "attention.clamp_kqv", "clip_qkv", name, sizeof name);
+    return clip > 0 ? err_set(e, ERR_UNSUPPORTED, "%s is %g: not supported", name, clip) : 0;
 }
 
 const struct model_arch model_olmo = {

@@ -72,13 +72,17 @@ int qwen3_next_hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (s->head_dim == 0)
         s->head_dim = s->d_inner / s->n_head;
     if (s->head_dim < 1 || s->n_head % s->n_key_head ||
-        (s->d_inner && s->d_inner != s->n_head * s->head_dim))
-        return err_set(e, ERR_INVAL,
-                       "linear attention: %d heads of %d values over %d heads of keys, %d in all",
-                       s->n_head, s->head_dim, s->n_key_head, s->d_inner);
+        (s->d_inner && s->d_inner != (int64_t)s->n_head * s->head_dim))
+        return err_set(
+            e, ERR_INVAL,
+            "%s: linear attention has %d heads of %d values over %d heads of keys, %d in all",
+            ckpt_is_hf(c) ? "config.json" : "key ssm.time_step_rank", s->n_head, s->head_dim,
+            s->n_key_head, s->d_inner);
     rc = ckpt_int(c, "full_attention_interval", "full_attention_interval", &every, e);
     if ((rc && rc != ERR_NOTFOUND) || every < 1)
-        return rc ? rc : err_set(e, ERR_INVAL, "full_attention_interval is %lld", (long long)every);
+        return rc ? rc
+                  : err_set(e, ERR_INVAL, "%s.full_attention_interval is %lld",
+                            ckpt_is_hf(c) ? "config.json" : "key", (long long)every);
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i].mixer = (i + 1) % every ? MIX_DELTA : MIX_ATTN;
     rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);

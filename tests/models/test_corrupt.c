@@ -86,7 +86,7 @@ static void with_shards(const char *dir)
 #define WEIGHTS "model.safetensors"
 #define DIFF    "diffusion_pytorch_model.safetensors"
 static const struct kind kinds[] = {
-    {"gguf-llama", GGUFS "tiny-llama-q4_0.gguf.xz", NULL, true, 2, {{"", MUTATE_BINARY, 10000, 0}}},
+    {"gguf-llama", GGUFS "tiny-llama-q4_0.gguf.xz", NULL, true, 1, {{"", MUTATE_BINARY, 10000, 0}}},
     {"gguf-gemma3",
      GGUFS "tiny-gemma3-f32.gguf.xz",
      NULL,
@@ -97,7 +97,7 @@ static const struct kind kinds[] = {
      FOLDERS "/llama",
      with_text,
      true,
-     2,
+     5,
      {{"config.json", MUTATE_JSON, 3000, 0},
       {WEIGHTS, MUTATE_SAFETENSORS, 4000, 0},
       {"tokenizer.json", MUTATE_JSON, 1500, 0},
@@ -107,10 +107,16 @@ static const struct kind kinds[] = {
      FOLDERS "/gemma3",
      with_shards,
      true,
-     4,
+     10,
      {{"model.safetensors.index.json", MUTATE_JSON, 5000, 0},
       {"model-00001-of-00002.safetensors", MUTATE_SAFETENSORS, 2500, 0},
       {"model-00002-of-00002.safetensors", MUTATE_SAFETENSORS, 2500, 0}}},
+    {"quantised",
+     FOLDERS "/q-gptq4",
+     NULL,
+     false,
+     10,
+     {{"config.json", MUTATE_JSON, 5000, 0}, {WEIGHTS, MUTATE_SAFETENSORS, 5000, 0}}},
     {"encoder",
      "tests/data/encode/bert",
      NULL,
@@ -121,7 +127,7 @@ static const struct kind kinds[] = {
      "tests/data/audio/tiny",
      NULL,
      true,
-     5,
+     20,
      {{"config.json", MUTATE_JSON, 3000, 0},
       {WEIGHTS, MUTATE_SAFETENSORS, 3000, 0},
       {"generation_config.json", MUTATE_JSON, 2000, 0},
@@ -130,13 +136,13 @@ static const struct kind kinds[] = {
      "tests/data/audio/tiny",
      corrupt_to_ct2,
      true,
-     5,
+     10,
      {{"model.bin", MUTATE_BINARY, 9000, 0}, {"config.json", MUTATE_JSON, 1000, 0}}},
     {"diffusers",
      "tests/data/image/pipe-sd2",
      NULL,
      false,
-     5,
+     10,
      {{"model_index.json", MUTATE_JSON, 1500, 0},
       {"scheduler/scheduler_config.json", MUTATE_JSON, 1000, 0},
       {"text_encoder/config.json", MUTATE_JSON, 1000, 0},
@@ -354,7 +360,7 @@ static void test_configs(void **state)
     double start = seconds();
     cases_list();
     assert_true(n_case > 30);
-    int stride = all() || one_case ? 1 : 6 * SLOW;
+    int stride = all() || one_case ? 1 : 8 * SLOW;
     for (int i = 0; i < n_case; i++) {
         struct corrupt_tally one = {0};
         if (one_case && strcmp(one_case, cases[i]) != 0)
