@@ -198,6 +198,50 @@ static void test_config(void **st)
     }
 }
 
+/* Experts in one tensor: MXFP4 blocks as gpt-oss has them, fp8 with a scale an expert; against their definition. */
+static void test_experts(void **st)
+{
+    (void)st;
+    static uint8_t blocks[2 * 4 * 2 * 16], scales[2 * 4 * 2], fp8[2 * 4 * 32];
+    static const float e2m1[8] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6}, factor[2] = {0.5f, 4};
+    for (size_t i = 0; i < sizeof blocks; i++)
+        blocks[i] = (uint8_t)(i * 37 + i / 16);
+    for (size_t i = 0; i < sizeof scales; i++)
+        scales[i] = (uint8_t)(120 + i);
+    for (size_t i = 0; i < sizeof fp8; i++)
+        fp8[i] = (uint8_t)(i * 7 % 127);
+    const struct tree_tensor t[] = {{"a.experts.up_blocks", "U8", 4, {2, 4, 2, 16}, blocks},
+                                    {"a.experts.up_scales", "U8", 3, {2, 4, 2}, scales},
+                                    {"b.experts.down", "F8_E4M3", 3, {2, 4, 32}, fp8},
+                                    {"b.experts.down_scale", "F32", 1, {2}, factor}};
+    tree_safetensors(dir, "experts.safetensors", t, 4);
+    struct source *src = NULL;
+    struct hfq *h = NULL;
+    struct err e = {0};
+    assert_int_equal(source_open_parts(&src, tree_path(dir, "experts.safetensors"), &e), 0);
+    if (hfq_open(&h, src, NULL, &e))
+        fail_msg("%s", e.text);
+    const struct source_tensor *m = hfq_find(h, "a.experts.up"), *f = hfq_find(h, "b.experts.down");
+    assert_true(m && m->fmt == QF_MXFP4 && m->n_dim == 3 && m->dim[0] == 2 && m->dim[2] == 64);
+    assert_true(f && f->fmt == QF_F8_32 && f->n_dim == 3);
+    uint8_t b[512];
+    float v[8 * 64];
+    assert_int_equal(hfq_rows(hfq_of(h, m), 0, 8, b, &e), 0);
+    quant_format_get(QF_MXFP4)->decode(b, v, 8 * 64);
+    for (int i = 0; i < 8 * 64; i++) {
+        int c = blocks[i / 2] >> 4 * (i % 2) & 15;
+        float want = ldexpf(c & 8 ? -e2m1[c & 7] : e2m1[c & 7], scales[i / 32] - 127);
+        assert_true(v[i] == want);
+    }
+    assert_int_equal(hfq_rows(hfq_of(h, f), 0, 8, b, &e), 0);
+    quant_format_get(QF_F8_32)->decode(b, v, 8 * 32);
+    for (int i = 0; i < 8 * 32; i++)
+        assert_true(v[i] == quant_e4m3(fp8[i]) * factor[i / 128]);
+    assert_null(hfq_find(h, "a.experts"));
+    hfq_close(h);
+    source_close(src);
+}
+
 static void test_truncated(void **st)
 {
     (void)st;
@@ -243,9 +287,9 @@ static void test_nomem(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rows),   cmocka_unit_test(test_mutations),
-        cmocka_unit_test(test_config), cmocka_unit_test(test_truncated),
-        cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_rows),    cmocka_unit_test(test_mutations),
+        cmocka_unit_test(test_config),  cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_experts), cmocka_unit_test(test_nomem),
     };
     return cmocka_run_group_tests_name("hfq", tests, setup, teardown);
 }
