@@ -98,8 +98,8 @@ static void dev_close(struct dev *d)
     cu_lt_close(d->lt);
     slots_close(d);
     cu__image_close(d);
-    struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out,
-                          &d->dev_seen, &d->ws,       &d->attn_ws,    &d->flags};
+    struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out, &d->dev_seen,
+                          &d->ws,       &d->attn_ws,  &d->flags,      &d->moe_ws};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         cudaFree(all[i]->p);
     cudaFree(d->sampled);
@@ -282,6 +282,7 @@ static void weight_close(struct dev *d, struct dev_weight *w)
     if (!w)
         return;
     quiet(d);
+    cu__tables_drop(d);
     cudaFree(w->mem);
     free(w);
 }
@@ -343,7 +344,8 @@ static struct cu_kv kv_shape(const struct kv_desc *k)
                           .n_kv_head = k->n_kv_head,
                           .head_dim = k->head_dim,
                           .n_block = k->n_block,
-                          .dt = (int32_t)k->dtype};
+                          .dt = (int32_t)k->dtype,
+                          .k_only = k->k_only};
 }
 
 static size_t kv_block_bytes(const struct kv_desc *k)
@@ -433,5 +435,6 @@ const struct backend stepd_backend = {.abi = BACKEND_ABI,
                                       .image_begin = cu__image_begin,
 #define IMAGE_FIELD(name) .name = cu__##name,
                                       OPS_IMAGE_LIST(IMAGE_FIELD) OPS_STATE_LIST(IMAGE_FIELD)
+                                          OPS_MOE_LIST(IMAGE_FIELD) OPS_MLA_LIST(IMAGE_FIELD)
 #undef IMAGE_FIELD
 };

@@ -5,6 +5,8 @@
 #include "cuda/image.h"
 #include "cuda/kernels.h"
 #include "cuda/lt_api.h"
+#include "cuda/mla.h"
+#include "cuda/moe.h"
 #include "cuda/rt.h"
 #include "cuda/state.h"
 #include "cuda/weight.h"
@@ -35,7 +37,13 @@ enum rec_kind {
     REC_STATE_WKV,
     REC_STATE_SCAN,
     REC_STATE_DELTA,
-    REC_GATED_NORM
+    REC_GATED_NORM,
+    REC_ROUTE,
+    REC_EXPERTS,
+    REC_EXPERTS_SUM,
+    REC_SIGMOID_MUL,
+    REC_MLA_KV,
+    REC_MLA_ATTN
 };
 struct rec {
     enum rec_kind kind;
@@ -56,6 +64,12 @@ struct rec {
         struct cu_state_scan state_scan;
         struct cu_state_delta state_delta;
         struct cu_gated_norm gated_norm;
+        struct cu_route route;
+        struct cu_experts experts;
+        struct cu_experts_sum experts_sum;
+        struct cu_sigmoid_mul sigmoid_mul;
+        struct cu_mla_kv mla_kv;
+        struct cu_mla_attn mla_attn;
     } u;
 };
 
@@ -124,7 +138,7 @@ struct dev {
     bool in_step, decode_only;
     struct cu_step step;
     int32_t stride, cap_row, cap_seq; /* what the device's step arrays are laid out for */
-    struct grow dev_lone, dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags;
+    struct grow dev_lone, dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags, moe_ws;
     int32_t *sampled;
     size_t n_sampled;
 
@@ -139,6 +153,8 @@ struct dev {
     uint64_t clock, n_replay;
     int lone_n; /* rows that dev_lone says; 0 = none yet */
     struct cu_im im;
+    struct cu_table *table; /* moe.c */
+    int n_table;
 };
 
 /* 0, or the sticky ERR_DEVICE: logs the first error with what was tried. */
@@ -187,6 +203,11 @@ CU_OP_DECL(act_mul)
 CU_OP_DECL(gather)
 CU_OP_DECL(scale)
 CU_OP_DECL(kv_copy)
+/* moe.c */
+OPS_MOE_LIST(CU_OP_DECL)
+OPS_MLA_LIST(CU_OP_DECL)
+/* Before any weight goes away; nothing runs. */
+void cu__tables_drop(struct dev *d);
 /* image_ops.c */
 int cu__image_begin(struct dev *d, const struct image_meta *m);
 void cu__image_close(struct dev *d);

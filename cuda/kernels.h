@@ -153,13 +153,13 @@ int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_stream st);
  * contiguous piece of K (and of V). */
 struct cu_kv {
     void *p;
-    int32_t n_layer, n_kv_head, head_dim, n_block, dt;
+    int32_t n_layer, n_kv_head, head_dim, n_block, dt, k_only; /* k_only: no V, see mla.h */
 };
 /* Bytes of one block of one layer. */
 static inline size_t cu_kv_layer_block_bytes(const struct cu_kv *k)
 {
-    return (size_t)2 * CU_BLOCK_TOKENS * (size_t)k->n_kv_head * (size_t)k->head_dim *
-           (k->dt == CU_F32 ? 4 : 2);
+    return (size_t)(k->k_only ? 1 : 2) * CU_BLOCK_TOKENS * (size_t)k->n_kv_head *
+           (size_t)k->head_dim * (k->dt == CU_F32 ? 4 : 2);
 }
 
 /* See op_rope_kv; rope_kv.cu */

@@ -23,10 +23,11 @@ struct rec *cu__record(struct dev *d, enum rec_kind kind)
     return r;
 }
 
-static const char *const names[] = {"embed",      "rmsnorm",     "linear",      "rope_kv",
-                                    "attn",       "act_mul",     "gather",      "scale",
-                                    "sample",     "state_conv",  "state_shift", "state_wkv",
-                                    "state_scan", "state_delta", "gated_norm"};
+static const char *const names[] = {
+    "embed",       "rmsnorm",     "linear",     "rope_kv",    "attn",        "act_mul",
+    "gather",      "scale",       "sample",     "state_conv", "state_shift", "state_wkv",
+    "state_scan",  "state_delta", "gated_norm", "route",      "experts",     "experts_sum",
+    "sigmoid_mul", "mla_kv",      "mla_attn"};
 
 /* Work space is the device's: it is put in here, not kept in the record, so that growing changes no key. */
 static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *s)
@@ -68,6 +69,20 @@ static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *
         return cu_state_delta(&r->u.state_delta, s, st);
     case REC_GATED_NORM:
         return cu_gated_norm(&r->u.gated_norm, s, st);
+    case REC_ROUTE:
+        return cu_route(&r->u.route, s, st);
+    case REC_EXPERTS:
+        x.u.experts.ws = d->moe_ws.p;
+        x.u.experts.ws_bytes = d->moe_ws.n;
+        return cu_linear_experts(&x.u.experts, s, st);
+    case REC_EXPERTS_SUM:
+        return cu_experts_sum(&r->u.experts_sum, s, st);
+    case REC_MLA_KV:
+        return cu_mla_kv(&r->u.mla_kv, s, st);
+    case REC_MLA_ATTN:
+        return cu_mla_attn(&r->u.mla_attn, s, st);
+    case REC_SIGMOID_MUL:
+        return cu_sigmoid_mul(&r->u.sigmoid_mul, s, st);
     default:
         return cu_sample(&r->u.sample, s, st);
     }
@@ -103,18 +118,25 @@ static int launch_all(struct dev *d)
     return rc;
 }
 
+/* Launch bound of a product's rows. */
+static int rows_bound(const struct dev *d, const struct rec *r)
+{
+    enum cu_rows rows = r->kind == REC_LINEAR ? r->u.linear.rows : r->u.experts.rows;
+    return r->lone ? r->lone : rows == CU_ROWS_LOGIT ? d->step.logit_max : d->step.row_max;
+}
+
 /* Work space of all records; split-K and attention counters are zero between launches. Growing invalidates graphs. */
 static int workspace(struct dev *d)
 {
-    size_t gemm = 0, attn = 0, flags = 0;
+    size_t gemm = 0, attn = 0, flags = 0, moe = 0;
     for (int i = 0; i < d->n_rec; i++) {
         const struct rec *r = &d->rec[i];
         size_t n = 0;
         if (r->kind == REC_LINEAR && !r->u.linear.steady)
-            n = cu_linear_ws(r->u.linear.w, r->lone                             ? r->lone
-                                            : r->u.linear.rows == CU_ROWS_LOGIT ? d->step.logit_max
-                                                                                : d->step.row_max);
+            n = cu_linear_ws(r->u.linear.w, rows_bound(d, r));
         gemm = n > gemm ? n : gemm;
+        n = r->kind == REC_EXPERTS ? cu_experts_ws(&r->u.experts, rows_bound(d, r)) : 0;
+        moe = n > moe ? n : moe;
         if (r->kind != REC_ATTN || d->step.split_max < 2)
             continue;
         n = cu_attn_ws(r->u.attn.n_head, r->u.attn.kv->head_dim, d->step.dec_max,
@@ -123,11 +145,13 @@ static int workspace(struct dev *d)
         n = (size_t)cu_attn_flags(r->u.attn.n_head, d->step.dec_max) * sizeof(int32_t);
         flags = n > flags ? n : flags;
     }
-    if (gemm > d->ws.n || attn > d->attn_ws.n || flags > d->flags.n)
+    if (gemm > d->ws.n || attn > d->attn_ws.n || flags > d->flags.n || moe > d->moe_ws.n)
         cu__graphs_drop(d);
     int rc = cu__grow(d, &d->ws, gemm, true);
     if (!rc)
         rc = cu__grow(d, &d->attn_ws, attn, false);
+    if (!rc)
+        rc = cu__grow(d, &d->moe_ws, moe, false);
     return rc ? rc : cu__grow(d, &d->flags, flags, true);
 }
 

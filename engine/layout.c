@@ -147,7 +147,8 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     size_t fixed;
     l->kv = (struct kv_desc){.n_layer = model_kv_layers(&m->hp),
                              .n_kv_head = m->hp.n_kv_head,
-                             .head_dim = m->hp.head_dim};
+                             .head_dim = m->hp.head_dim,
+                             .k_only = m->hp.kv_rank > 0};
     int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv.dtype, e);
     if (rc)
         return rc;

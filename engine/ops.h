@@ -40,6 +40,7 @@ struct kv_desc {
     int head_dim;     /* of K and of V */
     int32_t n_block;  /* blocks of KV_BLOCK_TOKENS; block 0 is the null block and never read */
     enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 */
+    bool k_only;      /* no room for V: see ops_mla.h */
 };
 
 /* A token that the host does not know yet: what the last `sample` chose in its row i. Only for backends with
@@ -154,6 +155,7 @@ struct op_kv_copy {
 };
 
 #include "engine/ops_image.h"
+#include "engine/ops_mla.h"
 #include "engine/ops_moe.h"
 #include "engine/ops_sample.h"
 #include "engine/ops_state.h"
@@ -207,8 +209,9 @@ struct backend {
 #define OPS_FIELD(name) int (*name)(struct dev * d, const struct op_##name *a);
     OPS_LIST(OPS_FIELD)
     OPS_IMAGE_LIST(OPS_FIELD)
-    OPS_MOE_LIST(OPS_FIELD)   /* NULL in a backend that has none of them */
-    OPS_STATE_LIST(OPS_FIELD) /* the same */
+    OPS_MOE_LIST(OPS_FIELD) /* NULL in a backend that has none of them */
+    OPS_MLA_LIST(OPS_FIELD) /* the same */
+    OPS_STATE_LIST(OPS_FIELD)
 #undef OPS_FIELD
 };
 

@@ -3,13 +3,17 @@
 #ifndef ENGINE_OPS_MOE_H
 #define ENGINE_OPS_MOE_H
 
+#define OPS_EXPERTS_MAX 1024 /* experts of a layer */
+#define OPS_USED_MAX    128  /* of a row */
+#define OPS_GROUPS_MAX  32
+
 enum route_score {
     ROUTE_SOFTMAX,      /* over all experts, before the choice */
     ROUTE_SOFTMAX_USED, /* over the chosen ones' logits */
     ROUTE_SIGMOID
 };
 
-/* The n_used best experts of every row and their weights. Ties: the lower number. Experts stand in id by falling score.
+/* The n_used best experts of every row and their weights. Ties: the lower number. Experts stand in id by falling choice.
  * Choice: score + select_bias (the weight is without the bias); with n_group > 1 only inside the n_group_used best of
  * n_group equal groups. */
 struct op_route {
@@ -51,6 +55,14 @@ struct op_sigmoid_mul {
     struct tensor x;    /* [n, d] f32 or (mul) */
     struct tensor gate; /* f32 [n, 1] or [n, d] */
 };
+
+/* The shape checks, see backend.h (ops_check_moe.c). Ids are device memory: a backend that can see them checks their
+ * range. */
+int ops_check_route(const struct op_route *a);
+int ops_check_linear_experts(const struct op_linear_experts *a, enum dtype mul, int64_t n_in,
+                             int64_t n_out);
+int ops_check_experts_sum(const struct op_experts_sum *a);
+int ops_check_sigmoid_mul(const struct op_sigmoid_mul *a, enum dtype mul);
 
 #define OPS_MOE_LIST(X) X(route) X(linear_experts) X(experts_sum) X(sigmoid_mul)
 

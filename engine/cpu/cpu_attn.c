@@ -14,6 +14,7 @@ static bool kv_sizes(const struct kv_desc *k, struct dev_kv *kv)
     if (!ck_round_up(hd, 16, &v_dim) || v_dim > 4096)
         return false;
     kv->desc = *k;
+    v_dim = k->k_only ? 0 : v_dim;
     kv->head_bytes = es * KV_BLOCK_TOKENS * (hd + v_dim);
     kv->geom =
         (struct cpu_kv_geom){.dtype = k->dtype, .head_dim = k->head_dim, .v_dim = (int)v_dim};

@@ -75,11 +75,12 @@ struct dev {
     struct cpu_seen seen[CPU_N_SEEN];
     int n_rope, n_seen;
 
-    struct cpu_grow gemm;       /* cpu_gemm_scratch */
-    struct cpu_grow tiles;      /* struct cpu_tile [n_row] */
-    struct cpu_grow attn, part; /* a worker's tile scratch; states of split tiles */
-    struct cpu_grow sample;     /* a worker's vocabulary scratch */
-    int64_t sample_vocab;       /* of the last op_sample */
+    struct cpu_grow gemm;              /* cpu_gemm_scratch */
+    struct cpu_grow tiles;             /* struct cpu_tile [n_row] */
+    struct cpu_grow attn, part;        /* a worker's tile scratch; states of split tiles */
+    struct cpu_grow sample;            /* a worker's vocabulary scratch */
+    int64_t sample_vocab;              /* of the last op_sample */
+    struct cpu_grow group, group_rows; /* cpu_moe_gemm.c: rows by expert; workers' rows */
 
     struct image_meta image;
     struct cpu_grow im2col, seg, packs, map; /* windows; per-segment vectors; K and V as attention
@@ -119,6 +120,11 @@ int cpu__linear(struct dev *d, const struct op_linear *a);
 int cpu__act_mul(struct dev *d, const struct op_act_mul *a);
 int cpu__gather(struct dev *d, const struct op_gather *a);
 int cpu__scale(struct dev *d, const struct op_scale *a);
+/* cpu_moe.c, cpu_moe_gemm.c, cpu_mla.c */
+#define CPU_MOE_DECL(name) int cpu__##name(struct dev *d, const struct op_##name *a);
+OPS_MOE_LIST(CPU_MOE_DECL)
+OPS_MLA_LIST(CPU_MOE_DECL)
+#undef CPU_MOE_DECL
 /* cpu_sample.c */
 int cpu__sample(struct dev *d, const struct op_sample *a);
 

@@ -17,7 +17,8 @@
 #define TABLES(i, ...)                                                                             \
     {                                                                                              \
         .name = #i, .gemm = &cpu_gemm_##i, .norm = &cpu_norm_##i, .attn = &cpu_attn_##i,           \
-        .sample = &cpu_sample_##i, .image = &cpu_image_##i, .state = &cpu_state_##i, __VA_ARGS__   \
+        .sample = &cpu_sample_##i, .image = &cpu_image_##i, .state = &cpu_state_##i,               \
+        .mla = &cpu_mla_##i, __VA_ARGS__                                                           \
     }
 const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
                                             TABLES(amx, .attend = &cpu_attend_amx)};

@@ -17,6 +17,7 @@ struct cpu_isa {
     const struct cpu_sample_kern *sample;
     const struct cpu_image_kern *image;
     const struct cpu_state_kern *state;
+    const struct cpu_mla_kern *mla;
     const struct cpu_attend_kern *attend; /* NULL: by `attn` */
 };
 

@@ -13,6 +13,7 @@ struct part {
     int64_t n_out, col, n_panel;
     uint8_t *panel;
     gemm_fn *fn;
+    bool floats; /* fn reads the activations as they are */
 };
 
 struct cpu_packed {
@@ -103,13 +104,16 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const struct cpu_gemm_kern *k = o->k;
     const struct gemm_spec s = gemm__spec(q->layout);
     q->fn = k->exact[q->layout];
+    q->floats = true;
     if (p == PRECISION_INT8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
         if (k->int8->vnni[q->layout] && __builtin_cpu_supports("avx512vnni"))
             q->fn = k->int8->vnni[q->layout];
         o->want_int8 = true;
+        q->floats = false;
     } else if (p == PRECISION_DEFAULT) {
         q->fn = k->fast[q->layout];
+        q->floats = !k->bf16[q->layout];
         o->want_xb = o->want_xb || k->bf16[q->layout];
     } else { /* f32, and what has no such kernel beside 8-bit activations */
         return;
@@ -192,15 +196,11 @@ size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p)
 
 /* ---- scratch: [xb or xq][sx][minus32][minus16][xs32][xs16][worker buffers] ---- */
 
-struct scratch {
-    size_t sx, minus32, minus16, xs32, xs16, wbuf, wbuf_each, total;
-};
-
-static struct scratch scratch_plan(int64_t m, int64_t n_in, int n_threads)
+struct gemm_scratch gemm__scratch_plan(int64_t m, int64_t n_in, int n_threads)
 {
     const size_t rows = (size_t)((m + GEMM_ROWS - 1) / GEMM_ROWS) * GEMM_ROWS;
     const size_t each = rows * (size_t)n_in; /* a multiple of 512 */
-    struct scratch s;
+    struct gemm_scratch s;
     s.sx = each * 2;
     s.minus32 = s.sx + each / 8;
     s.minus16 = s.minus32 + each / 8;
@@ -215,40 +215,60 @@ static struct scratch scratch_plan(int64_t m, int64_t n_in, int n_threads)
 size_t cpu_gemm_scratch(const struct cpu_gemm_kern *k, int64_t m, int64_t n_in, int n_threads)
 {
     (void)k;
-    return scratch_plan(m, n_in, n_threads).total;
+    return gemm__scratch_plan(m, n_in, n_threads).total;
 }
 
 /* ---- the product ---- */
 
 struct gemm_job {
     const struct cpu_gemm_args *a;
-    struct scratch s;
+    struct gemm_scratch s;
     int64_t panels, rows; /* a task at most; rows is a multiple of GEMM_ROWS */
     int n_row_task;       /* tasks along the rows */
 };
+
+bool gemm__reads_floats(const struct cpu_packed *w)
+{
+    bool any = false;
+    for (int i = 0; i < w->n_part; i++)
+        any = any || w->part[i].floats;
+    return any;
+}
+
+bool gemm__wants_prep(const struct cpu_packed *w)
+{
+    return w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8;
+}
+
+void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
+                int64_t row, const float *x, int64_t ldx, int n_row)
+{
+    const int64_t n_in = w->n_in;
+    uint8_t *base = scratch;
+    struct gemm_prep p = {
+        .x = x,
+        .ldx = ldx,
+        .n_in = n_in,
+        .n_row = n_row,
+        .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
+        .xs32 = w->want_xs32 ? (float *)(base + s->xs32) + row * (n_in / 32) : NULL,
+        .xs16 = w->want_xs16 ? (float *)(base + s->xs16) + row * (n_in / 16) : NULL,
+        .xq = (int8_t *)base + row * n_in * 2,
+        .sx = (float *)(base + s->sx) + row * (n_in / 32),
+        .minus32 = (int32_t *)(base + s->minus32) + row * (n_in / 32),
+        .minus16 = (int32_t *)(base + s->minus16) + row * (n_in / 16),
+    };
+    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
+}
 
 static void prep_task(void *arg, int task, int worker)
 {
     (void)worker;
     const struct gemm_job *j = arg;
     const struct cpu_gemm_args *a = j->a;
-    const struct cpu_packed *w = a->w;
-    const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row, n_in = w->n_in;
-    uint8_t *base = a->scratch;
-    struct gemm_prep p = {
-        .x = a->x + row * a->ldx,
-        .ldx = a->ldx,
-        .n_in = n_in,
-        .n_row = left < GEMM_ROWS ? (int)left : GEMM_ROWS,
-        .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
-        .xs32 = w->want_xs32 ? (float *)(base + j->s.xs32) + row * (n_in / 32) : NULL,
-        .xs16 = w->want_xs16 ? (float *)(base + j->s.xs16) + row * (n_in / 16) : NULL,
-        .xq = (int8_t *)base + row * n_in * 2,
-        .sx = (float *)(base + j->s.sx) + row * (n_in / 32),
-        .minus32 = (int32_t *)(base + j->s.minus32) + row * (n_in / 32),
-        .minus16 = (int32_t *)(base + j->s.minus16) + row * (n_in / 16),
-    };
-    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
+    const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row;
+    gemm__prep(a->w, &j->s, a->scratch, row, a->x + row * a->ldx, a->ldx,
+               left < GEMM_ROWS ? (int)left : GEMM_ROWS);
 }
 
 static int part_tasks(const struct gemm_job *j, const struct part *p)
@@ -256,41 +276,82 @@ static int part_tasks(const struct gemm_job *j, const struct part *p)
     return (int)((p->n_panel + j->panels - 1) / j->panels) * j->n_row_task;
 }
 
+static void part_run(const struct part *p, const struct gemm_piece *q, int64_t panel, int n_panel)
+{
+    const struct cpu_packed *w = q->w;
+    const struct gemm_scratch *s = q->s;
+    const int64_t col = panel * w->k->lanes, row = q->row;
+    const int group = gemm__spec(p->layout).group;
+    const uint8_t *base = q->scratch;
+    struct gemm_call c = {
+        .panel = p->panel + (size_t)panel * p->panel_bytes,
+        .panel_bytes = p->panel_bytes,
+        .n_panel = n_panel,
+        .n_out = p->n_out - col,
+        .n_in = w->n_in,
+        .m = q->m,
+        .x = q->x,
+        .ldx = q->ldx,
+        .xb = (const uint16_t *)(const void *)base + row * w->n_in,
+        .xq = (const int8_t *)base + row * w->n_in * 2,
+        .sx = (const float *)(const void *)(base + s->sx) + row * (w->n_in / 32),
+        .minus32 = (const int32_t *)(const void *)(base + s->minus32) + row * (w->n_in / 32),
+        .minus16 = (const int32_t *)(const void *)(base + s->minus16) + row * (w->n_in / 16),
+        .y = q->y + (p->col + col - q->col),
+        .ldy = q->ldy,
+        .bias = q->bias ? q->bias + p->col + col : NULL,
+        .wbuf = q->wbuf,
+    };
+    if (group)
+        c.xs = (const float *)(const void *)(base + (group == 32 ? s->xs32 : s->xs16)) +
+               row * (w->n_in / group);
+    p->fn(&c);
+}
+
+void gemm__piece(const struct gemm_piece *q)
+{
+    int64_t first = 0; /* panel of the part in all */
+    for (int i = 0; i < q->w->n_part; first += q->w->part[i++].n_panel) {
+        const struct part *p = &q->w->part[i];
+        int64_t from = q->from > first ? q->from - first : 0, to = q->to - first;
+        to = to < p->n_panel ? to : p->n_panel;
+        if (from < to)
+            part_run(p, q, from, (int)(to - from));
+    }
+}
+
+int64_t gemm__panel_cost(const struct cpu_packed *w)
+{
+    int64_t n_panel = 0, bytes = 0;
+    for (int i = 0; i < w->n_part; i++) {
+        n_panel += w->part[i].n_panel;
+        bytes += w->part[i].n_panel * (int64_t)w->part[i].panel_bytes;
+    }
+    return bytes / n_panel;
+}
+
 static void gemm_task(void *arg, int task, int worker)
 {
     const struct gemm_job *j = arg;
     const struct cpu_gemm_args *a = j->a;
-    const struct cpu_packed *w = a->w;
-    const struct part *p = w->part;
+    const struct part *p = a->w->part;
     for (int n; task >= (n = part_tasks(j, p)); p++)
         task -= n;
     const int64_t panel = task / j->n_row_task * j->panels, row = task % j->n_row_task * j->rows;
-    const int64_t n_panel = p->n_panel - panel, m = a->m - row, col = panel * w->k->lanes;
-    const int group = gemm__spec(p->layout).group;
-    uint8_t *base = a->scratch;
-    struct gemm_call c = {
-        .panel = p->panel + (size_t)panel * p->panel_bytes,
-        .panel_bytes = p->panel_bytes,
-        .n_panel = (int)(n_panel < j->panels ? n_panel : j->panels),
-        .n_out = p->n_out - col,
-        .n_in = w->n_in,
-        .m = m < j->rows ? m : j->rows,
-        .x = a->x + row * a->ldx,
-        .ldx = a->ldx,
-        .xb = (const uint16_t *)base + row * w->n_in,
-        .xq = (const int8_t *)base + row * w->n_in * 2,
-        .sx = (const float *)(base + j->s.sx) + row * (w->n_in / 32),
-        .minus32 = (const int32_t *)(base + j->s.minus32) + row * (w->n_in / 32),
-        .minus16 = (const int32_t *)(base + j->s.minus16) + row * (w->n_in / 16),
-        .y = a->y + row * a->ldy + p->col + col,
-        .ldy = a->ldy,
-        .bias = a->bias ? a->bias + p->col + col : NULL,
-        .wbuf = base + j->s.wbuf + (size_t)worker * j->s.wbuf_each,
-    };
-    if (group)
-        c.xs =
-            (const float *)(base + (group == 32 ? j->s.xs32 : j->s.xs16)) + row * (w->n_in / group);
-    p->fn(&c);
+    const int64_t n_panel = p->n_panel - panel, m = a->m - row;
+    const struct gemm_piece q = {.w = a->w,
+                                 .s = &j->s,
+                                 .scratch = a->scratch,
+                                 .row = row,
+                                 .m = m < j->rows ? m : j->rows,
+                                 .x = a->x + row * a->ldx,
+                                 .ldx = a->ldx,
+                                 .y = a->y + row * a->ldy,
+                                 .ldy = a->ldy,
+                                 .bias = a->bias,
+                                 .wbuf = (uint8_t *)a->scratch + j->s.wbuf +
+                                         (size_t)worker * j->s.wbuf_each};
+    part_run(p, &q, panel, (int)(n_panel < j->panels ? n_panel : j->panels));
 }
 
 /* ---- many rows of bf16: a task converts its own rows, which stay in its cache ---- */
@@ -329,7 +390,8 @@ static void own_task(void *arg, int task, int worker)
 }
 
 /* false: too few rows for that. */
-static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a, const struct scratch *s)
+static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a,
+                     const struct gemm_scratch *s)
 {
     const int64_t n_thread = cpu_pool_threads(pool), n_in = a->w->n_in;
     int64_t rows = OWN_BYTES / (n_in * 2) / GEMM_ROWS * GEMM_ROWS;
@@ -349,10 +411,10 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
     if (a->m <= 0)
         return;
     const int n_thread = cpu_pool_threads(pool);
-    struct gemm_job j = {.a = a, .s = scratch_plan(a->m, w->n_in, n_thread)};
+    struct gemm_job j = {.a = a, .s = gemm__scratch_plan(a->m, w->n_in, n_thread)};
     if (gemm_own(pool, a, &j.s))
         return;
-    if (w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8) {
+    if (gemm__wants_prep(w)) {
         const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
         /* One block is cheaper to convert than to hand over. */
         for (int i = 0; n == 1 && i < n; i++)
@@ -364,12 +426,8 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
      * keep a task's activations in L2. */
     j.rows = a->m < 256 ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : 256;
     j.n_row_task = (int)((a->m + j.rows - 1) / j.rows);
-    int64_t n_panel = 0, bytes = 0;
-    for (int i = 0; i < w->n_part; i++) {
-        n_panel += w->part[i].n_panel;
-        bytes += w->part[i].n_panel * (int64_t)w->part[i].panel_bytes;
-    }
-    const int64_t each = bytes / n_panel, floor = (16 << 10) / (each * (a->m < 8 ? a->m : 8));
+    const int64_t n_panel = cpu_gemm_panels(w), each = gemm__panel_cost(w);
+    const int64_t floor = (16 << 10) / (each * (a->m < 8 ? a->m : 8));
     j.panels = n_panel * j.n_row_task / (6 * n_thread) + 1;
     if (j.panels < floor)
         j.panels = floor;

@@ -173,6 +173,37 @@ static inline size_t gemm_wbuf_bytes(int64_t n_in)
     return (size_t)n_in * 32 + 16 * 1024 /* expanded tiles of a panel, results */;
 }
 
+/* Converted activations and the workers' buffers, as offsets into one scratch: [xb or xq][sx][minus32][minus16][xs32]
+ * [xs16][worker buffers]. */
+struct gemm_scratch {
+    size_t sx, minus32, minus16, xs32, xs16, wbuf, wbuf_each, total;
+};
+struct gemm_scratch gemm__scratch_plan(int64_t m, int64_t n_in, int n_threads);
+/* Whether the weight's kernels read converted activations. */
+bool gemm__wants_prep(const struct cpu_packed *w);
+/* ... or (too) the rows as they are. */
+bool gemm__reads_floats(const struct cpu_packed *w);
+/* Converts n_row <= GEMM_ROWS rows; they become rows [row, row + n_row) of the scratch, row a multiple of GEMM_ROWS. */
+void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
+                int64_t row, const float *x, int64_t ldx, int n_row);
+/* Panels [from, to) times the m rows of the scratch from `row` on (a multiple of GEMM_ROWS), in the calling thread. */
+struct gemm_piece {
+    const struct cpu_packed *w;
+    const struct gemm_scratch *s;
+    const void *scratch;
+    int64_t row, m;
+    const float *x; /* the m rows themselves, for kernels that read them so */
+    int64_t ldx;
+    float *y; /* [m] rows that begin with column `col` of the result */
+    int64_t ldy, col;
+    const float *bias;
+    int64_t from, to;
+    void *wbuf; /* scratch->wbuf_each bytes */
+};
+void gemm__piece(const struct gemm_piece *q);
+/* Bytes of a panel, on average. */
+int64_t gemm__panel_cost(const struct cpu_packed *w);
+
 /* gemm_pack.c. Layout of a format; GL_N when there is none. */
 enum gemm_layout gemm__layout(enum quant_fmt f);
 struct gemm_spec gemm__spec(enum gemm_layout l);

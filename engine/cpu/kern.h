@@ -132,6 +132,24 @@ static inline size_t cpu_attend_scratch(int head_dim)
 }
 extern const struct cpu_attend_kern cpu_attend_amx;
 
+/* Latent attention of one row and n_head <= CPU_MLA_HEADS heads, see kern_mla.c. */
+#define CPU_MLA_HEADS 16
+struct cpu_mla_row {
+    const float *q; /* [n_head][pad]: latent then rotated values, times the scale, zeros behind */
+    float *dst;     /* [n_head][rank] */
+    int n_head, dim, pad, rank, rank_pad; /* dim = rank + n_rope; pads: rounded up to 16 */
+    int pos;
+    const int32_t *table;
+    const char *kv; /* block 0, at this layer */
+    size_t block_bytes;
+    enum dtype dtype;
+    float *scratch; /* [KV_BLOCK_TOKENS * pad + CPU_MLA_HEADS * rank_pad] */
+};
+struct cpu_mla_kern {
+    void (*row)(const struct cpu_mla_row *a);
+};
+extern const struct cpu_mla_kern cpu_mla_scalar, cpu_mla_avx2, cpu_mla_avx512, cpu_mla_amx;
+
 struct cpu_top { /* most likely first */
     float x;
     int32_t id;

@@ -27,7 +27,8 @@ struct bind {
     char name[NAME_MAX_LEN]; /* of the first part, in the file */
     const struct weight_row *row;
     int piece, n_part; /* pieces [piece, piece + n_part * n_expert), an expert behind the other */
-    int n_expert;      /* 0: no WEIGHT_EXPERTS */
+    int n_expert;      /* 0: no WEIGHT_EXPERTS, or a vector */
+    int n_turn;        /* of a vector: experts, else 1 */
     int64_t n_in;
     int64_t n_out;   /* of all parts */
     bool multiplied; /* false: only read by row */
@@ -100,12 +101,10 @@ static int matrix_check(const struct ckpt_tensor *t, int64_t n_expert, int64_t n
     w.dim[at] = turned ? n_out : n_in;
     shape_text(have, sizeof have, t);
     shape_text(want, sizeof want, &w);
-    if (t->n_dim != w.n_dim || strcmp(have, want) != 0)
+    bool row = !n_expert && n_out == 1 && t->n_dim == 1 && t->dim[0] == n_in;
+    if (!row && (t->n_dim != w.n_dim || strcmp(have, want) != 0))
         return err_set(e, ERR_INVAL, "tensor %.64s has shape [%s], expected [%s]", t->name, have,
                        want);
-    if (turned && t->fmt != QF_F32 && t->fmt != QF_F16 && t->fmt != QF_BF16)
-        return err_set(e, ERR_UNSUPPORTED, "tensor %.64s: %s can't be transposed", t->name,
-                       quant_format_get(t->fmt)->name);
     return 0;
 }
 
@@ -153,13 +152,41 @@ static int64_t part_rows(const struct weight_plan *p, const struct weight_table 
     return t->dim[p->hf && r->hf_n_out[0] ? r->hf_n_out[i] : r->n_out[i]];
 }
 
+/* Stored as [n_in, n_out]. Packed formats are not: their blocks run along n_in (gpt-oss: bf16 experts, or MXFP4). */
+static bool is_turned(const struct weight_plan *p, const struct weight_row *r,
+                      const struct ckpt_tensor *t)
+{
+    return p->hf && (r->flags & WEIGHT_HF_T) && !t->hfq &&
+           (t->fmt == QF_F32 || t->fmt == QF_F16 || t->fmt == QF_BF16);
+}
+
+/* An expert's rows inside one matrix (weight_row.hf_step). */
+static int slice_check(struct piece *x, const struct weight_table *t, const struct bind *b,
+                       int expert, bool turned, struct err *e)
+{
+    const struct weight_row *r = b->row;
+    int64_t step = t->dim[r->hf_step], from = r->hf_from ? t->dim[r->hf_from] : 0;
+    int64_t cols = turned ? x->n_out : b->n_in;
+    size_t row = 0;
+    int rc = matrix_check(&x->t, 0, step * b->n_expert, cols, false, e);
+    if (rc)
+        return rc;
+    if (turned && (x->t.hfq || quant_format_get(x->t.fmt)->block_len != 1))
+        return err_set(e, ERR_UNSUPPORTED, "tensor %.64s: %s can't be transposed", x->t.name,
+                       quant_format_get(x->t.fmt)->name);
+    quant_row_bytes(quant_format_get(x->t.fmt), cols, &row); /* the reader checked it */
+    x->row = expert * step + from;
+    x->at = (const char *)x->t.data + (size_t)x->row * row;
+    return 0;
+}
+
 /* The parts of one matrix or vector (of one expert). */
 static int bind_parts(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                       struct bind *b, int layer, int expert, struct err *e)
 {
     const struct weight_row *r = b->row;
     const char *const *names = p->hf ? r->hf : r->name;
-    bool vector = r->flags & WEIGHT_VECTOR, turned = p->hf && (r->flags & WEIGHT_HF_T);
+    bool vector = r->flags & WEIGHT_VECTOR;
     int n_have = 0, n_want = 0;
     int64_t sum = 0;
     for (int i = 0; i < 3 && names[i]; i++, n_want++) {
@@ -177,18 +204,22 @@ static int bind_parts(struct weight_plan *p, const struct ckpt *c, const struct 
             snprintf(b->name, sizeof b->name, "%s", name);
         p->claimed[x.t.index] = true;
         bool all = b->n_expert && !strstr(names[i], "{}");
-        rc = vector ? vector_check(&x.t, r, x.n_out, e)
-                    : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in,
-                                   turned && !x.t.hfq, e);
-        x.row = all ? expert * x.n_out : 0;
-        x.at =
-            (const char *)x.t.data + (all ? x.t.bytes / (size_t)b->n_expert * (size_t)expert : 0);
+        if (p->hf && r->hf_step) {
+            rc = slice_check(&x, t, b, expert, r->flags & WEIGHT_HF_T, e);
+        } else {
+            rc = vector ? vector_check(&x.t, r, x.n_out, e)
+                        : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in,
+                                       is_turned(p, r, &x.t), e);
+            x.row = all ? expert * x.n_out : 0;
+            x.at = (const char *)x.t.data +
+                   (all ? x.t.bytes / (size_t)b->n_expert * (size_t)expert : 0);
+        }
         if (rc || (rc = piece_add(p, &x, e)))
             return rc;
         sum += x.n_out;
         n_have++;
     }
-    if (n_have < n_want && (n_have || !(r->flags & WEIGHT_OPTIONAL)))
+    if (n_have < n_want && (n_have || !(r->flags & (WEIGHT_OPTIONAL | WEIGHT_ALT))))
         return err_set(e, ERR_NOTFOUND, "tensor %s is missing", p->missing);
     b->n_part = n_have;
     b->n_out = sum;
@@ -205,6 +236,13 @@ static int vector_place(struct weight_plan *p, struct bind *b, struct err *e)
     return 0;
 }
 
+static void *slot_of(const struct weight_table *t, const struct weight_row *r, int layer)
+{
+    char *base =
+        (r->flags & WEIGHT_GLOBAL) ? t->global : (char *)t->layer + (size_t)layer * t->layer_bytes;
+    return base + r->slot;
+}
+
 /* Find and check the parts of one row; nothing is added when an optional one is absent. */
 static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                     const struct weight_row *r, int layer, struct err *e)
@@ -215,6 +253,7 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
         return 0;
     b.n_in = vector ? 0 : t->dim[r->n_in];
     b.n_expert = (r->flags & WEIGHT_EXPERTS) && !vector ? (int)t->dim[r->n_expert] : 0;
+    b.n_turn = (r->flags & WEIGHT_EXPERTS) && vector ? (int)t->dim[r->n_expert] : 1;
     for (int x = 0; x < (b.n_expert ? b.n_expert : 1); x++) {
         int rc = bind_parts(p, c, t, &b, layer, x, e);
         if (rc)
@@ -227,10 +266,7 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
     const char *tied_by = p->hf ? r->hf_tied_by : r->tied_by;
     if (r->flags & WEIGHT_ROWS)
         b.multiplied = (r->flags & WEIGHT_ROWS_TIED) && !(tied_by && ckpt_has(c, tied_by));
-    b.slot =
-        (char *)((r->flags & WEIGHT_GLOBAL) ? t->global
-                                            : (char *)t->layer + (size_t)layer * t->layer_bytes) +
-        r->slot;
+    b.slot = slot_of(t, r, layer);
     if (vector) {
         int rc = vector_place(p, &b, e);
         if (rc)
@@ -278,6 +314,30 @@ static int unclaimed_check(const struct weight_plan *p, const struct ckpt *c,
     return 0;
 }
 
+static bool row_has(const struct weight_table *t, const struct weight_row *r, int layer)
+{
+    return !r->kind || !t->kind || (r->flags & WEIGHT_GLOBAL) || (t->kind[layer] & r->kind);
+}
+
+/* Slots of WEIGHT_ALT rows are filled. */
+static int alt_check(struct weight_plan *p, const struct weight_table *t, struct err *e)
+{
+    for (int i = 0; i < t->n_row; i++) {
+        const struct weight_row *r = &t->row[i];
+        int times = !(r->flags & WEIGHT_ALT) ? 0 : (r->flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
+        for (int l = 0; l < times; l++) {
+            int k = 0;
+            while (k < p->n && p->item[k].slot != slot_of(t, r, l))
+                k++;
+            if (k < p->n || !row_has(t, r, l) || !(p->hf ? r->hf : r->name)[0])
+                continue;
+            part_name(p->missing, p, t, r, l, 0, 0);
+            return err_set(e, ERR_NOTFOUND, "tensor %s is missing", p->missing);
+        }
+    }
+    return 0;
+}
+
 static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                      struct err *e)
 {
@@ -292,7 +352,7 @@ static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct w
         const struct weight_row *r = &t->row[i];
         int times = (r->flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
         for (int l = 0; l < times; l++) {
-            bool has = !r->kind || !t->kind || (r->flags & WEIGHT_GLOBAL) || (t->kind[l] & r->kind);
+            bool has = row_has(t, r, l);
             if ((r->flags & WEIGHT_ELSE) && row_there(p, c, t, r - 1, l))
                 has = false;
             int rc = has ? bind_row(p, c, t, r, l, e) : 0;
@@ -300,7 +360,8 @@ static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct w
                 return rc;
         }
     }
-    return unclaimed_check(p, c, t, e);
+    int rc = alt_check(p, t, e);
+    return rc ? rc : unclaimed_check(p, c, t, e);
 }
 
 int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const struct weight_table *t,
@@ -401,15 +462,18 @@ static int vector_load(struct weight_set *s, const struct weight_plan *p, const 
                        float *tmp, struct err *e)
 {
     int64_t at = 0;
-    for (int i = 0; i < b->n_part; i++) {
+    for (int t = 0; t < b->n_turn * b->n_part; t++) { /* experts: all parts of one, then the next */
+        const int i = t % b->n_part, x = t / b->n_part;
         const struct piece *q = &p->piece[b->piece + i];
         const struct quant_format *f = quant_format_get(q->t.fmt);
+        const int64_t n = q->n_out / b->n_turn, from = x * n;
         if (rows_moved(p, b))
-            for (int64_t k = 0; k < q->n_out; k++)
-                f->decode(q->at + b->row->hf_row(p->hp, i, k) * f->block_bytes, tmp + at + k, 1);
+            for (int64_t k = 0; k < n; k++)
+                f->decode(q->at + b->row->hf_row(p->hp, i, from + k) * f->block_bytes, tmp + at + k,
+                          1);
         else
-            f->decode(q->at, tmp + at, q->n_out);
-        at += q->n_out;
+            f->decode(q->at + from * f->block_bytes, tmp + at, n);
+        at += n;
     }
     if (p->hf)
         vector_convert(b->row, tmp, at);
@@ -459,7 +523,7 @@ static int part_convert(const struct weight_plan *p, const struct bind *b, int x
     struct weight_part *w = &d->part[i];
     const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
     const struct quant_format *f = quant_format_get(q->t.fmt);
-    bool turned = p->hf && (r->flags & WEIGHT_HF_T) && !q->t.hfq;
+    bool turned = is_turned(p, r, &q->t);
     char *own = NULL;
     size_t row;
     int rc = rows_alloc(b, q->t.fmt, d->n_in, w->n_out, &own, &row, e);
@@ -520,7 +584,8 @@ static int matrix_load(struct weight_set *s, const struct weight_plan *p, const 
     for (int i = 0; !rc && i < b->n_part; i++) {
         const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
         size_t n_expert = b->n_expert && q->t.n_dim == 3 ? (size_t)b->n_expert : 1;
-        pages_release(q->at, q->t.bytes / n_expert);
+        if (!(p->hf && b->row->hf_step)) /* others still read that matrix */
+            pages_release(q->at, q->t.bytes / n_expert);
     }
     return rc;
 }

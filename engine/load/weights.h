@@ -16,11 +16,13 @@ enum weight_flag {
     WEIGHT_ROWS_TIED = 8, /* with WEIGHT_ROWS: multiplied too when `tied_by` is absent */
     WEIGHT_GLOBAL = 16,   /* one in the model, not one a layer */
     WEIGHT_FLAT = 32,     /* with WEIGHT_VECTOR: of any shape, n_out values in all */
-    WEIGHT_EXPERTS = 64,  /* a matrix an expert (a vector: [n_expert * n_out]), n_expert of them */
+    WEIGHT_EXPERTS =
+        64, /* a matrix an expert, n_expert of them; a vector: an expert's parts one behind the other */
+    WEIGHT_ALT = 8192, /* one of the rows of this slot must be there, whichever */
     /* what a folder's values need to become those of a GGUF file; vectors only but for HF_T */
     WEIGHT_HF_PLUS_1 = 128,  /* v + 1 */
     WEIGHT_HF_NEG_EXP = 256, /* -exp(v) */
-    WEIGHT_HF_T = 512,       /* a matrix (or each expert's) stored as [n_in, n_out] */
+    WEIGHT_HF_T = 512,       /* a dense matrix (or each expert's) is stored as [n_in, n_out] */
     WEIGHT_ELSE = 1024,      /* looked for only where the row before has no tensor */
     WEIGHT_ROW_ANY = 4096,   /* hf_row holds for GGUF files too */
 };
@@ -43,6 +45,9 @@ struct weight_row {
     const char *hf_tied_by;
     unsigned kind; /* layers that have it: those whose kind shares a bit; 0 = all */
     int n_expert;  /* WEIGHT_EXPERTS: index into weight_table.dim */
+    /* WEIGHT_EXPERTS of a folder that has all in one matrix of n_expert * dim[hf_step] rows: expert x begins at row
+     * x * dim[hf_step] + dim[hf_from]; 0: not so (hf_from 0: at the start). */
+    int hf_step, hf_from;
     /* Row of the folder's part for row i of the slot's part (heads interleaved otherwise, ...); NULL: the same. */
     int64_t (*hf_row)(const struct model_hp *hp, int part, int64_t i);
 };

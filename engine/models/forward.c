@@ -25,6 +25,8 @@ static int mix(struct model *m, int layer, int kind, int n, bool attend)
         return 0;
     case MIX_ATTN:
         return model_mix_attn(m, layer, n, attend);
+    case MIX_MLA:
+        return model_mix_mla(m, layer, n, attend);
     case MIX_MAMBA:
         return model_mix_mamba(m, layer, n);
     case MIX_MAMBA2:

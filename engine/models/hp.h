@@ -28,16 +28,16 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_EXPERTS_FF2,
                  DIM_EXPERTS_EMBD,
                  DIM_SHARED_FF,
+                 DIM_SHARED_FF2,
                  DIM_ONE,
                  /* latent attention (mla.c), recurrent layers (state.c): named by their files */
-                 DIM_A0,
-                 DIM_A1,
-                 DIM_A2,
-                 DIM_A3,
-                 DIM_A4,
-                 DIM_A5,
-                 DIM_A6,
-                 DIM_A7,
+                 DIM_Q_RANK, /* of queries; 0: no low-rank product */
+                 DIM_Q_MLA,  /* n_head * (n_nope + n_rope) */
+                 DIM_RANK,   /* of the latent vector */
+                 DIM_KV_A,   /* rank + n_rope */
+                 DIM_NOPE,   /* of a head: not rotated */
+                 DIM_V_HEAD,
+                 DIM_KV_B,    /* a head's rows in kv_b: n_nope + v_head */
                  DIM_Q2,      /* q and its output gate */
                  DIM_S_IN,    /* outputs of the first product */
                  DIM_S_INNER, /* channels of the scan; values of all heads */
@@ -171,6 +171,8 @@ struct model_hp {
     struct moe_hp moe;
     struct state_hp state;
     struct mup_hp mup;
+    int32_t q_rank, kv_rank, n_nope, v_head; /* latent attention (mla.c); 0: none in the model */
+    bool own_heads;         /* the architecture checks the sizes of keys and values */
     int64_t dim[DIM_COUNT]; /* derived */
     struct layer_hp
         layer[MODEL_LAYERS_MAX]; /* model_hp_common: attention and a dense MLP in each */

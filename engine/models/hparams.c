@@ -260,7 +260,7 @@ static int heads_check(struct model_hp *hp, struct ckpt *c, struct err *e)
     int rc = partial_read(hp, c, e);
     if (rc)
         return rc;
-    if (hp->head_dim % 2 || hp->n_rot % 2 || hp->n_rot > hp->head_dim)
+    if (!hp->own_heads && (hp->head_dim % 2 || hp->n_rot % 2 || hp->n_rot > hp->head_dim))
         return err_set(e, ERR_INVAL,
                        "%s %d and head size %d: both must be even, the first no larger", rot,
                        hp->n_rot, hp->head_dim);
@@ -275,7 +275,7 @@ static int value_check(struct model_hp *hp, struct ckpt *c, struct err *e)
     ckpt_key_text(c, "attention.value_length", NULL, name, sizeof name);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
-    return value_dim == hp->head_dim
+    return value_dim == hp->head_dim || hp->own_heads
                ? 0
                : err_set(e, ERR_UNSUPPORTED, "%s is %lld, but keys have %d: must be equal", name,
                          (long long)value_dim, hp->head_dim);

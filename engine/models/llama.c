@@ -1,7 +1,8 @@
-/* Llama family (Touvron et al. 2023): also Mistral (Jiang et al. 2023, sliding window), SmolLM2 and others of the shape.
+/* Llama family (Touvron et al. 2023): also Mistral (Jiang et al. 2023, sliding window), Mixtral (Jiang et al. 2024,
+ * experts; a GGUF file of it is one of llama), SmolLM2 and others of the shape.
  * A GGUF file rotates interleaved pairs, its q and k rows permuted to match (Llama 3's scaling is in
  * rope_freqs.weight); a folder rotates halves. */
-#include "engine/models/rows.h"
+#include "engine/models/rows_moe.h"
 
 static const struct weight_row weights[] = {
     ROW_EMBD,
@@ -21,6 +22,8 @@ static const struct weight_row weights[] = {
     ROW_GATE_UP_BIAS,
     ROW_DOWN,
     ROW_DOWN_BIAS,
+    ROW_ROUTER("block_sparse_moe.gate"),
+    ROWS_EXPERTS_W("block_sparse_moe.experts"),
 };
 
 static const struct hp_row keys[] = {
@@ -35,8 +38,9 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)) ||
         (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
         return rc;
-    if (hp->moe.n_expert > 0)
-        return err_set(e, ERR_UNSUPPORTED, "expert_count is %d: not read here", hp->moe.n_expert);
+    hp->moe.renorm = true;
+    if (hp->moe.n_expert > 0 && (rc = model_hp_moe(hp, c, e)))
+        return rc;
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i].window = hp->window;
     return 0;
@@ -73,7 +77,7 @@ const struct model_arch model_mistral3 = {
 const struct model_arch model_llama = {
     .name = "llama",
     .hf = "LlamaForCausalLM|MistralForCausalLM|LlavaForConditionalGeneration|"
-          "LlavaNextForConditionalGeneration|InternLM3ForCausalLM",
+          "LlavaNextForConditionalGeneration|InternLM3ForCausalLM|MixtralForCausalLM",
     .hf_ignore = ignore,
     .hparams = hparams,
     ROWS(weights),

@@ -36,6 +36,11 @@ struct model_layer {
         struct tensor norm, dt_norm, b_norm, c_norm;
         struct tensor mix, ffn_mix, decay, first; /* RWKV */
     } state;
+    struct { /* mla.c */
+        struct dev_weight *q_a, *q_b, *kv_a;
+        struct dev_weight **k_b, **v_b; /* [n_head]: [rank, n_nope], [v_head, rank] */
+        struct tensor q_a_norm, kv_a_norm;
+    } mla;
 };
 
 /* Activations of a step, [max_rows or max_logit_rows, ...]. What only products read (h, att, ff, al) has the
@@ -56,6 +61,11 @@ struct model_work {
     struct { /* state.c: [max_rows, ...] */
         struct tensor in, conv, mul, x, dt, dt_mul, y, z, ba, low, low32, rkv;
     } state;
+    struct {                                   /* mla.c */
+        struct tensor q_a, q_ah, q, kv;        /* [rows, ...]; q_ah as h */
+        struct tensor q_nope, q_abs, ctx, out; /* [rows * n_head, ...]; q_nope, ctx as h */
+        struct tensor id;                      /* [rows, n_head] i32: the number of the head */
+    } mla;
 };
 /* Where work tensors are laid out: model_work_place appends one. */
 struct work_plan {
@@ -163,6 +173,10 @@ int model_mix_conv(struct model *m, int layer, int n);
 int model_mix_rwkv(struct model *m, int layer, int n);
 int model_ffn_rwkv(struct model *m, int layer, struct tensor h, struct tensor d, int n);
 void model_state_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
+int model_mix_mla(struct model *m, int layer, int n, bool attend);
+void model_mla_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
+/* Fills work.mla.id. */
+int model_mla_open(struct model *m, struct err *e);
 void model_moe_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
 
 /* Pre-norm decoder (Touvron et al. 2023): embed, n_layer times {mixer, feed-forward}, head, by layer_hp and slots:

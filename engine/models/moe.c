@@ -1,5 +1,139 @@
 /* Mixture of experts: router, the chosen experts, experts that all rows share. */
-#include "engine/models/model.h"
+#include "engine/models/rows_moe.h"
+
+#define FF_MAX (1 << 20)
+
+#define INT_OPT(k, j, f, lo, hi)                                                                   \
+    {                                                                                              \
+        k, j, HP_INT, true, offsetof(struct model_hp, f), lo, hi                                   \
+    }
+#define BOOL_OPT(k, j, f)                                                                          \
+    {                                                                                              \
+        k, j, HP_BOOL, true, offsetof(struct model_hp, f), 0, 1                                    \
+    }
+static const struct hp_row keys[] = {
+    INT_OPT(NULL, "moe_num_experts|ffn_config.moe_num_experts", moe.n_expert, 0, OPS_EXPERTS_MAX),
+    INT_OPT("expert_used_count",
+            "num_experts_per_tok|num_experts_per_token|moe_k|moe_topk|ffn_config.moe_top_k",
+            moe.n_used, 1, OPS_USED_MAX),
+    INT_OPT("expert_feed_forward_length", "moe_intermediate_size|ffn_config.ffn_hidden_size",
+            moe.n_ff, 1, FF_MAX),
+    INT_OPT("expert_shared_feed_forward_length",
+            "shared_expert_intermediate_size|shared_intermediate_size", moe.n_ff_shared, 0, FF_MAX),
+    INT_OPT("expert_group_count", "n_group", moe.n_group, 0, OPS_GROUPS_MAX),
+    INT_OPT("expert_group_used_count", "topk_group", moe.n_group_used, 0, OPS_GROUPS_MAX),
+    BOOL_OPT("expert_weights_norm", "norm_topk_prob", moe.renorm),
+    {"expert_weights_scale", "routed_scaling_factor", HP_FLOAT, true,
+     offsetof(struct model_hp, moe.scale), 0, 1e6},
+};
+
+/* A GGUF file may say how scores are made. */
+static int gating_read(struct moe_hp *x, struct ckpt *c, struct err *e)
+{
+    static const enum route_score known[] = {0, ROUTE_SOFTMAX, ROUTE_SIGMOID, ROUTE_SOFTMAX_USED};
+    int64_t v = 0;
+    char name[200];
+    int rc = ckpt_int(c, "expert_gating_func", NULL, &v, e);
+    if (rc)
+        return rc == ERR_NOTFOUND ? 0 : rc;
+    if (v < 0 || v > 3)
+        return err_set(e, ERR_UNSUPPORTED, "%s is %lld; known are 1, 2, 3",
+                       ckpt_key_text(c, "expert_gating_func", NULL, name, sizeof name),
+                       (long long)v);
+    x->score = v ? known[v] : x->score;
+    return 0;
+}
+
+/* A count by which the files tell sizes; *out stays when it is not there. */
+static int count_read(struct ckpt *c, const char *key, const char *json, int64_t *out,
+                      struct err *e)
+{
+    char name[200];
+    int rc = ckpt_int(c, key, json, out, e);
+    if (rc)
+        return rc == ERR_NOTFOUND ? 0 : rc;
+    if (*out < 0 || *out > 1024)
+        return err_set(e, ERR_INVAL, "%s is %lld, expected 0 to 1024",
+                       ckpt_key_text(c, key, json, name, sizeof name), (long long)*out);
+    return 0;
+}
+
+static void dims_set(struct model_hp *hp)
+{
+    const struct moe_hp *x = &hp->moe;
+    int64_t *d = hp->dim;
+    d[DIM_EXPERTS] = x->n_expert;
+    d[DIM_EXPERT_FF] = x->n_ff;
+    d[DIM_EXPERT_FF2] = 2 * (int64_t)x->n_ff;
+    d[DIM_EXPERTS_FF] = (int64_t)x->n_expert * x->n_ff;
+    d[DIM_EXPERTS_FF2] = 2 * d[DIM_EXPERTS_FF];
+    d[DIM_EXPERTS_EMBD] = (int64_t)x->n_expert * hp->n_embd;
+    d[DIM_SHARED_FF] = x->n_ff_shared;
+    d[DIM_SHARED_FF2] = 2 * (int64_t)x->n_ff_shared;
+}
+
+static int experts_check(const struct moe_hp *x, struct ckpt *c, struct err *e)
+{
+    char name[200];
+    if (x->n_expert < 1 || x->n_expert > OPS_EXPERTS_MAX)
+        return err_set(e, ERR_UNSUPPORTED, "%s is %d, expected 1 to %d",
+                       ckpt_key_text(c, "expert_count", "num_experts", name, sizeof name),
+                       x->n_expert, OPS_EXPERTS_MAX);
+    if (x->n_used < 1 || x->n_used > x->n_expert)
+        return err_set(
+            e, ERR_INVAL, "%s is %d of %d experts",
+            ckpt_key_text(c, "expert_used_count", "num_experts_per_tok", name, sizeof name),
+            x->n_used, x->n_expert);
+    if (x->n_group > 1 &&
+        (x->n_expert % x->n_group || x->n_group_used < 1 || x->n_group_used > x->n_group ||
+         x->n_group_used * (x->n_expert / x->n_group) < x->n_used))
+        return err_set(e, ERR_INVAL, "%s: %d of %d groups can't give %d of %d experts",
+                       ckpt_key_text(c, "expert_group_count", "n_group", name, sizeof name),
+                       x->n_group_used, x->n_group, x->n_used, x->n_expert);
+    return 0;
+}
+
+int model_hp_moe(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    struct moe_hp *x = &hp->moe;
+    int64_t n_shared = 0, n_dense = 0;
+    int rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e);
+    if (rc || (rc = gating_read(x, c, e)) ||
+        (rc = count_read(c, "expert_shared_count",
+                         "n_shared_experts|num_shared_experts|moe_num_shared_experts", &n_shared,
+                         e)) ||
+        (rc = count_read(c, "leading_dense_block_count", "first_k_dense_replace", &n_dense, e)))
+        return rc;
+    if (x->n_ff == 0)
+        x->n_ff = hp->n_ff;
+    if (x->n_ff_shared == 0 && n_shared > 0)
+        x->n_ff_shared = (int32_t)(n_shared * x->n_ff);
+    rc = experts_check(x, c, e);
+    if (rc)
+        return rc;
+    x->act = hp->act;
+    dims_set(hp);
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].ffn = i < n_dense ? FFN_DENSE : FFN_MOE;
+    return 0;
+}
+
+int model_hp_moe_sparse(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    int64_t step = 1;
+    int rc = count_read(c, NULL, "decoder_sparse_step", &step, e);
+    for (int i = 0; i < hp->n_layer && !rc; i++)
+        if (step < 1 || (i + 1) % step)
+            hp->layer[i].ffn = FFN_DENSE;
+    int n = ckpt_is_hf(c) ? ckpt_len(c, NULL, "mlp_only_layers") : 0;
+    for (int i = 0; i < n && !rc; i++) {
+        double at = 0;
+        rc = ckpt_num_at(c, NULL, "mlp_only_layers", i, &at, e);
+        if (!rc && at >= 0 && at < hp->n_layer)
+            hp->layer[(int)at].ffn = FFN_DENSE;
+    }
+    return rc;
+}
 
 void model_moe_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p)
 {

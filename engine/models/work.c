@@ -54,6 +54,7 @@ static void common_place(struct work_plan *p, struct model *m)
     }
     model_moe_work(hp, w, p);
     model_state_work(hp, w, p);
+    model_mla_work(hp, w, p);
 }
 
 int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,
@@ -71,7 +72,7 @@ int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit
         return err_set(e, ERR_NOMEM, "no device memory for %zu bytes of activations", p.at);
     for (int i = 0; i < p.n; i++)
         p.t[i]->buf = w->buf;
-    return 0;
+    return model_mla_open(m, e);
 }
 
 void model_work_close(struct model *m)

@@ -9,7 +9,7 @@
 
 static bool layer_bytes(const struct kv_desc *k, size_t *block, size_t *layer)
 {
-    size_t n = 2 * dtype_bytes(k->dtype) * KV_BLOCK_TOKENS;
+    size_t n = (k->k_only ? 1u : 2u) * dtype_bytes(k->dtype) * KV_BLOCK_TOKENS;
     return ck_mul(n, (size_t)k->head_dim, &n) && ck_mul(n, (size_t)k->n_kv_head, block) &&
            ck_mul(*block, (size_t)k->n_block, layer);
 }

@@ -150,4 +150,5 @@ const struct backend ref_backend = {.abi = BACKEND_ABI,
                                     .state_open = ref__state_open,
                                     .state_close = ref__state_close,
                                     OPS_LIST(REF_FIELD) OPS_IMAGE_LIST(REF_FIELD)
-                                        OPS_STATE_LIST(REF_FIELD)};
+                                        OPS_STATE_LIST(REF_FIELD) OPS_MOE_LIST(REF_FIELD)
+                                            OPS_MLA_LIST(REF_FIELD)};

@@ -50,6 +50,8 @@ OPS_STATE_LIST(REF_DECL)
 int ref__state_open(struct dev *d, struct dev_state **out, const struct state_desc *s,
                     struct err *e);
 void ref__state_close(struct dev *d, struct dev_state *s);
+OPS_MOE_LIST(REF_DECL)
+OPS_MLA_LIST(REF_DECL)
 int ref__image_begin(struct dev *d, const struct image_meta *m);
 #undef REF_DECL
 

@@ -1,0 +1,47 @@
+/* Multi-head latent attention (DeepSeek-AI 2024), its projections absorbed: what is kept of a token is one vector for all
+ * heads, `rank` normalised values and n_rope rotated ones, and is key and (its first `rank` values) value at once. The
+ * pool is one of kv_desc.k_only with one head of rank + n_rope. Included by ops.h only. */
+#ifndef ENGINE_OPS_MLA_H
+#define ENGINE_OPS_MLA_H
+
+#define OPS_LATENT_MAX 1024 /* rank + n_rope */
+
+/* In place on q: the last n_rope values of every head are rotated by pos * inv_freq; q_nope = the others. kv: the first
+ * `rank` values by their RMS norm, the rest rotated; then written to the layer's KV blocks. */
+struct op_mla_kv {
+    struct tensor q;      /* f32 [n_row, n_head * (n_nope + n_rope)] */
+    struct tensor q_nope; /* (mul) [n_row * n_head, n_nope], contiguous */
+    struct tensor kv;     /* f32 [n_row, rank + n_rope] */
+    struct tensor norm;   /* f32 [rank] */
+    float norm_eps;
+    int n_head, n_nope, n_rope, rank;
+    enum rope_style style;
+    struct tensor inv_freq; /* f32 [n_rope / 2] */
+    float attn_factor;
+    struct dev_kv *kv_pool;
+    int layer;
+};
+
+/* dst[i * n_head + h, :] = sum over positions <= pos of softmax(scale * (q_abs . latent + q_rope . rotated)) * latent.
+ * Tokens are summed in one order from 0 up, whatever the chunks. */
+struct op_mla_attn {
+    struct tensor dst;   /* (mul) [n_row * n_head, rank], contiguous */
+    struct tensor q_abs; /* f32 [n_row * n_head, rank], contiguous */
+    struct tensor q;     /* as in op_mla_kv; only the rotated values are read */
+    int n_head, n_nope, n_rope, rank;
+    float scale;
+    const struct dev_kv *kv_pool;
+    int layer;
+};
+
+struct step_meta;
+struct kv_desc;
+/* The shape checks, see backend.h (ops_check_moe.c). */
+int ops_check_mla_kv(const struct op_mla_kv *a, enum dtype mul, const struct step_meta *m,
+                     const struct kv_desc *k);
+int ops_check_mla_attn(const struct op_mla_attn *a, enum dtype mul, const struct step_meta *m,
+                       const struct kv_desc *k);
+
+#define OPS_MLA_LIST(X) X(mla_kv) X(mla_attn)
+
+#endif
