@@ -345,6 +345,46 @@ def keys_qwen35(c, k):
     k.setdefault("rope.dimension_sections", [11, 11, 10, 0])
 
 
+def expert_keys(c, k):
+    """Of a mixture of experts; a folder's defaults are written as its library means them."""
+    for key, names in (("expert_feed_forward_length", ("moe_intermediate_size",)), ("expert_count", ("n_routed_experts",)),
+                       ("expert_shared_count", ("n_shared_experts",)), ("leading_dense_block_count", ("first_k_dense_replace",)),
+                       ("expert_weights_norm", ("norm_topk_prob",))):
+        if c.get(*names) is not None:
+            k[key] = c.get(*names)
+    if c.get("routed_scaling_factor") is not None:
+        k["expert_weights_scale"] = float(c.get("routed_scaling_factor"))
+
+
+def keys_glm4_moe(c, k):
+    keys_text(c, k)
+    expert_keys(c, k)
+    k.update({"rope.dimension_count": c.rotated(0.5), "expert_gating_func": 2})
+
+
+def keys_qwen_moe(c, k):
+    keys_text(c, k)
+    k["expert_feed_forward_length"] = c.get("moe_intermediate_size")
+    if c.get("shared_expert_intermediate_size") is not None:
+        k["expert_shared_feed_forward_length"] = c.get("shared_expert_intermediate_size")
+
+
+def keys_deepseek2(c, k):
+    keys_text(c, k)
+    expert_keys(c, k)
+    rank, rot = c.get("kv_lora_rank"), c.get("qk_rope_head_dim")
+    k.update({"attention.head_count_kv": 1, "vocab_size": c.get("vocab_size"), "attention.kv_lora_rank": rank,
+              "attention.key_length": rank + rot, "attention.value_length": rank, "rope.dimension_count": rot,
+              "attention.key_length_mla": c.get("qk_nope_head_dim") + rot, "attention.value_length_mla": c.get("v_head_dim"),
+              "expert_gating_func": 2 if c.arch == "DeepseekV3ForCausalLM" else 1})
+    if not c.get("norm_topk_prob"):
+        k.pop("expert_weights_norm", None)
+    if c.get("q_lora_rank") is not None:
+        k["attention.q_lora_rank"] = c.get("q_lora_rank")
+    if c.rope.get("mscale_all_dim") is not None:
+        k["rope.scaling.yarn_log_multiplier"] = 0.1 * c.rope["mscale_all_dim"]
+
+
 # ---- names
 
 GLOBAL = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
@@ -367,6 +407,21 @@ DELTA = {"post_attention_layernorm": "post_attention_norm", "linear_attn.in_proj
          "linear_attn.in_proj_b": "ssm_beta", "linear_attn.in_proj_a": "ssm_alpha",
          **{"linear_attn." + a: SSM[a] for a in ("conv1d", "dt_bias", "A_log", "norm", "out_proj")}}
 
+EXPERTS = {"mlp.experts.gate_proj": "ffn_gate_exps", "mlp.experts.up_proj": "ffn_up_exps", "mlp.experts.down_proj": "ffn_down_exps",
+           "mlp.gate": "ffn_gate_inp", "mlp.shared_experts.gate_proj": "ffn_gate_shexp", "mlp.shared_experts.up_proj": "ffn_up_shexp",
+           "mlp.shared_experts.down_proj": "ffn_down_shexp", "mlp.gate.e_score_correction_bias": "exp_probs_b.bias",
+           "mlp.shared_expert.gate_proj": "ffn_gate_shexp", "mlp.shared_expert.up_proj": "ffn_up_shexp",
+           "mlp.shared_expert.down_proj": "ffn_down_shexp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp"}
+MIXTRAL = {"block_sparse_moe.experts.w1": "ffn_gate_exps", "block_sparse_moe.experts.w2": "ffn_down_exps", "block_sparse_moe.experts.w3": "ffn_up_exps",
+           "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.e_score_correction_bias": "exp_probs_b.bias"}
+GPT_OSS = {"post_attention_layernorm": "post_attention_norm", "self_attn.sinks": "attn_sinks.weight", "mlp.router": "ffn_gate_inp",
+           "mlp.experts.down_proj": "ffn_down_exps.weight", "mlp.experts.down_proj_bias": "ffn_down_exps.bias",
+           "mlp.experts.gate_up_proj": "ffn_gate_up.weight", "mlp.experts.gate_up_proj_bias": "ffn_gate_up.bias"}
+MLA = {**EXPERTS, "self_attn.q_a_proj": "attn_q_a", "self_attn.q_b_proj": "attn_q_b", "self_attn.q_a_layernorm": "attn_q_a_norm",
+       "self_attn.kv_a_proj_with_mqa": "attn_kv_a_mqa", "self_attn.kv_a_layernorm": "attn_kv_a_norm", "self_attn.kv_b_proj": "attn_kv_b"}
+GRANITE_MOE = {"block_sparse_moe.input_linear": "ffn_gate_up", "block_sparse_moe.output_linear": "ffn_down_exps",
+               "block_sparse_moe.router.layer": "ffn_gate_inp"}
+
 
 def name_of(names, hf):
     """(its name in a GGUF file, the number of its layer or None)"""
@@ -382,7 +437,7 @@ def name_of(names, hf):
     return (f"blk.{m.group(1)}.{full}", int(m.group(1))) if m else (full, None)
 
 
-# ---- tensors: (c, name in the folder, tensor) -> tensor, or None to leave it out
+# ---- tensors: (c, name in the folder, tensor) -> tensor, or None to leave it out, or {what stands for its name's last part: tensor}
 
 def same(c, name, t):
     return t
@@ -476,6 +531,32 @@ def qwen35(c, name, t):
     return t if name.endswith("norm.weight") else t.take(one)
 
 
+def gpt_oss(c, name, t):
+    """Experts [inputs, outputs], rows of gate and up in turn."""
+    if re.search(r"experts\.(gate_up|down)_proj$", name):
+        t = t.turned()
+    if "gate_up_proj" not in name:
+        return t
+    end = ".bias" if name.endswith("_bias") else ".weight"
+    return {part + end: t.second(lambda n, i=i: range(i, n, 2)) for i, part in enumerate(("ffn_gate_exps", "ffn_up_exps"))}
+
+
+def granite_moe(c, name, t):
+    if "input_linear" not in name:
+        return permuted(c, name, t)
+    n = t.shape[1] // 2
+    return {"ffn_gate_exps.weight": t.second(lambda _: range(n)), "ffn_up_exps.weight": t.second(lambda _: range(n, 2 * n))}
+
+
+def mla(c, name, t):
+    """The keys' part of kv_b stands turned, so that it multiplies the queries."""
+    if "kv_b_proj" not in name:
+        return t
+    n, v = c.get("qk_nope_head_dim"), c.get("v_head_dim")
+    heads = t.reshape(c.n_head, n + v, t.shape[1])
+    return {"attn_k_b.weight": heads.second(lambda _: range(n)).turned(), "attn_v_b.weight": heads.second(lambda _: range(n, n + v))}
+
+
 # ---- tensors that a folder has as numbers of its config
 
 def extra_llama3(c):
@@ -564,6 +645,18 @@ FAMILIES = {
         "attention.max_alibi_bias": float(c.get("attn_config")["alibi_bias_max"])}), {
             "transformer.wte": "token_embd", "transformer.norm_f": "output_norm", "norm_1": "attn_norm", "norm_2": "ffn_norm",
             "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down"}),
+    "MixtralForCausalLM": {**LLAMA, "names": MIXTRAL},
+    "Qwen2MoeForCausalLM": family("qwen2moe", keys_qwen_moe, EXPERTS),
+    "Qwen3MoeForCausalLM": family("qwen3moe", keys_qwen_moe, EXPERTS),
+    "OlmoeForCausalLM": family("olmoe", keys_text, EXPERTS),
+    "Glm4MoeForCausalLM": family("glm4moe", keys_glm4_moe, {**EXPERTS, "post_attention_layernorm": "post_attention_norm"}),
+    "MiniMaxM2ForCausalLM": family("minimax-m2", plus(keys_text, lambda c: {
+        "expert_feed_forward_length": c.get("intermediate_size"), "rope.dimension_count": c.get("rotary_dim"), "expert_gating_func": 2}), MIXTRAL),
+    "GraniteMoeForCausalLM": family("granitemoe", keys_granite, GRANITE_MOE, granite_moe),
+    "GptOssForCausalLM": family("gpt-oss", plus(keys_text, lambda c: {
+        "attention.sliding_window": c.get("sliding_window"), "expert_feed_forward_length": c.get("intermediate_size")}), GPT_OSS, gpt_oss),
+    "DeepseekV2ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
+    "DeepseekV3ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
     "GPT2LMHeadModel": family("gpt2", plus(keys_only(*SHAPE, NORM), lambda c: {"feed_forward_length": 4 * c.get("n_embd")}), GPT2, gpt2),
     "GPTBigCodeForCausalLM": family("starcoder", plus(keys_only(*SHAPE, NORM), lambda c: {"attention.head_count_kv": 1}), GPT2),
     "GPTNeoXForCausalLM": family("gptneox", plus(keys_only(*SHAPE, NORM), lambda c: {
@@ -633,46 +726,6 @@ def write(path, arch, keys, tensors):
         f.write(head + bytes(-len(head) % 32) + data)
 
 
-def read(raw):
-    """({key: value}, {name: tensor}) of a file's bytes."""
-    at = 24
-    n_tensor, n_key = struct.unpack_from("<QQ", raw, 8)
-
-    def number(form):
-        nonlocal at
-        v = struct.unpack_from("<" + form, raw, at)[0]
-        at += struct.calcsize("<" + form)
-        return v
-
-    def string():
-        nonlocal at
-        n = number("Q")
-        at += n
-        return raw[at - n:at].decode()
-
-    def one(kind):
-        if kind == 8:
-            return string()
-        if kind == 9:
-            kind, n = number("I"), number("Q")
-            return [one(kind) for _ in range(n)]
-        return number("BbHhIif?  Qqd"[kind])
-
-    keys, table, tensors = {}, [], {}
-    for _ in range(n_key):
-        name = string()
-        keys[name] = one(number("I"))
-    for _ in range(n_tensor):
-        name = string()
-        shape = [number("Q") for _ in range(number("I"))][::-1]
-        table.append((name, shape, number("I"), number("Q")))
-    at += -at % 32
-    for name, shape, kind, offset in table:
-        dtype = next(n for n, v in GGML.items() if v == kind)
-        tensors[name] = Tensor(shape, dtype, raw[at + offset:at + offset + math.prod(shape) * SIZE[dtype]])
-    return keys, tensors
-
-
 def why_not(case):
     """None, or why there is no GGUF file of that case."""
     if case in NO_CASE:
@@ -689,15 +742,29 @@ def config_of(case):
         return json.load(f)
 
 
+def experts_stacked(tensors):
+    """Those of experts that lie apart, as one tensor under a name without the number."""
+    out, parts = {}, {}
+    for name, t in tensors.items():
+        m = re.match(r"(.*\.experts\.)(\d+)\.(.*)$", name)
+        if m:
+            parts.setdefault(m.group(1) + m.group(3), {})[int(m.group(2))] = t
+        else:
+            out[name] = t
+    return {**out, **{name: stack([p[i] for i in range(len(p))]) for name, p in parts.items()}}
+
+
 def convert(case, path):
     c = Folder(os.path.join(FOLDERS, case))
     f = FAMILIES[c.arch]
     keys, tensors = {}, {}
     f["keys"](c, keys)
-    for hf, t in c.tensors.items():
-        name, _ = name_of(f["names"], hf)
+    for hf, t in experts_stacked(c.tensors).items():
+        name, layer = name_of(f["names"], hf)
         t = f["tensor"](c, hf, t)
-        if t is not None:
+        if isinstance(t, dict):
+            tensors.update({f"blk.{layer}.{part}": one for part, one in t.items()})
+        elif t is not None:
             tensors[name] = t
     tensors.update(f["extra"](c))
     write(path, arch_of(c.config), keys, tensors)
