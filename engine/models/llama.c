@@ -4,6 +4,8 @@
  * rope_freqs.weight); a folder rotates halves. */
 #include "engine/models/rows_moe.h"
 
+#include <math.h>
+
 static const struct weight_row weights[] = {
     ROW_EMBD,
     ROW_OUT_NORM(0),
@@ -50,6 +52,15 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 static const char *const ignore[] = {"vision_tower.", "vision_model.", "multi_modal_projector.",
                                      "image_newline", NULL};
 
+/* The multiplier of such a GGUF file is what the folder calls mscale_all_dim: it divides the rotation's factor. */
+static void mistral3_yarn(struct model_hp *hp)
+{
+    double s = (double)hp->rope_factor, all = (double)hp->rope_log_multiplier;
+    if (hp->rope_scaling == ROPE_SCALING_YARN && s > 1 && all > 0)
+        hp->rope_attn_factor = (float)(1 / (0.1 * all * log(s) + 1));
+    hp->rope_log_multiplier = 0;
+}
+
 /* Attention that grows with the position past the first context: that context is what is served. */
 static int mistral3(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
@@ -57,6 +68,8 @@ static int mistral3(struct model_hp *hp, struct ckpt *c, struct err *e)
     int rc = hparams(hp, c, e);
     if (rc)
         return rc;
+    if (!ckpt_is_hf(c))
+        mistral3_yarn(hp);
     rc = ckpt_num(c, "attention.temperature_scale", "rope_parameters.llama_4_scaling_beta", &beta,
                   e);
     if (rc && rc != ERR_NOTFOUND)

@@ -27,10 +27,8 @@ static void yarn_apply(struct model_hp *hp, double *f)
         double ramp = fmin(fmax((i - low) / width, 0), 1); /* 1: fully interpolated */
         f[i] = f[i] / s * ramp + f[i] * (1 - ramp);
     }
-    /* The multiplier is what DeepSeek's and Mistral's folders call mscale_all_dim: it moves a part of the factor from
-     * here to the scores' scale. */
-    double more = s > 1 ? 0.1 * log(s) : 0, all = (double)hp->rope_log_multiplier;
-    hp->attn_factor = (float)((1 + more) / (1 + all * more));
+    double mul = hp->rope_log_multiplier > 0 ? (double)hp->rope_log_multiplier : 0.1;
+    hp->attn_factor = (float)(s > 1 ? mul * log(s) + 1 : 1.0);
     if (hp->rope_attn_factor > 0)
         hp->attn_factor *= hp->rope_attn_factor;
 }
