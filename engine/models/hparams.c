@@ -25,8 +25,8 @@
     "rope_parameters." name "|rope_scaling." name "|rope_parameters.full_attention." name
 
 static const struct hp_row common[] = {
-    INT("block_count", "num_hidden_layers|n_layer|n_layers|num_layers", n_layer, 1,
-        MODEL_LAYERS_MAX),
+    INT_OPT("block_count", "num_hidden_layers|n_layer|n_layers|num_layers", n_layer, 1,
+            MODEL_LAYERS_MAX),
     INT("embedding_length", "hidden_size|n_embd|n_embed|d_model", n_embd, 1, WIDTH_MAX),
     INT_OPT("feed_forward_length", "intermediate_size|n_inner|ffn_dim", n_ff, 0, WIDTH_MAX),
     INT_OPT("attention.head_count", "num_attention_heads|n_head|n_heads", n_head, 0, 4096),
@@ -309,7 +309,11 @@ static int need(bool value, struct ckpt *c, const char *key, const char *json, s
 int model_hp_common(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int rc = model_hp_read(hp, c, common, (int)(sizeof common / sizeof *common), e);
-    if (rc || (rc = need(hp->n_ff || hp->bare, c, "feed_forward_length", "intermediate_size", e)) ||
+    if (!rc && hp->n_layer > MODEL_LAYERS_MAX)
+        rc =
+            err_set(e, ERR_LIMIT, "%d layers are over the limit %d", hp->n_layer, MODEL_LAYERS_MAX);
+    if (rc || (rc = need(hp->n_layer > 0, c, "block_count", "num_hidden_layers", e)) ||
+        (rc = need(hp->n_ff || hp->bare, c, "feed_forward_length", "intermediate_size", e)) ||
         (rc = need(hp->n_head || hp->bare, c, "attention.head_count", "num_attention_heads", e)) ||
         (rc = need(hp->n_ctx, c, "context_length", "max_position_embeddings", e)) ||
         (rc = need(hp->norm_eps >= 0, c, "attention.layer_norm_rms_epsilon", "rms_norm_eps", e)) ||

@@ -63,7 +63,7 @@ int model_hp_mamba(struct model_hp *hp, struct ckpt *c, struct err *e)
 
 static const struct hp_row mamba2_rows[] = {
     /* a GGUF file's rank is the number of heads */
-    INT("ssm.time_step_rank", "num_heads|mamba_num_heads|mamba_n_heads", false, n_head, 1, 65536),
+    INT("ssm.time_step_rank", "num_heads|mamba_num_heads|mamba_n_heads", false, n_head, 1, 16384),
     INT("ssm.group_count", "n_groups|mamba_n_groups", false, n_group, 1, 65536),
     INT(NULL, "head_dim|mamba_head_dim|mamba_d_head", true, head_dim, 1, 65536),
 };
@@ -94,19 +94,18 @@ int model_hp_mamba2(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     struct state_hp *s = &hp->state;
     int64_t *d = hp->dim;
-    int rc = inner_read(hp, c, e);
+    int rc = model_hp_read(hp, c, mamba2_rows, sizeof mamba2_rows / sizeof *mamba2_rows, e);
     if (rc)
         return rc;
-    rc = model_hp_read(hp, c, mamba2_rows, sizeof mamba2_rows / sizeof *mamba2_rows, e);
-    if (rc || (rc = dt_limits(hp, c, e)))
+    if (ckpt_is_hf(c) && s->head_dim) /* unless it is given itself */
+        s->d_inner = s->n_head * s->head_dim <= WIDTH_MAX ? s->n_head * s->head_dim : 0;
+    if ((rc = inner_read(hp, c, e)) || (rc = dt_limits(hp, c, e)))
         return rc;
-    char where[200];
-    ckpt_key_text(c, "ssm.group_count", "n_groups|mamba_n_groups", where, sizeof where);
     if (s->n_head % s->n_group || s->d_inner % s->n_head)
         return err_set(
             e, ERR_INVAL,
-            "%s: %d channels, %d heads, %d groups of the scan: each must divide the one before",
-            where, s->d_inner, s->n_head, s->n_group);
+            "%d channels, %d heads, %d groups of the scan: each must divide the one before",
+            s->d_inner, s->n_head, s->n_group);
     int32_t by_head = s->d_inner / s->n_head;
     if (ckpt_is_hf(c) && s->head_dim && s->head_dim != by_head)
         return err_set(e, ERR_INVAL, "config.json: heads of %d values, but %d channels in %d heads",
