@@ -86,8 +86,14 @@ static const struct hp_row sizes[] = {
      65536},
 };
 
+int model_hp_mla_sizes(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    hp->own_heads = true;
+    return model_hp_read(hp, c, sizes, sizeof sizes / sizeof *sizes, e);
+}
+
 /* Sizes of heads; the pool keeps one vector a token. */
-static int heads_set(struct model_hp *hp, struct ckpt *c, struct err *e)
+int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int64_t n = 0, *d = hp->dim, whole = 0;
     int rc = ckpt_is_hf(c) ? ckpt_int(c, NULL, "qk_nope_head_dim", &n, e)
@@ -140,11 +146,10 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     struct view method;
     bool interleave = true;
     hp->act = ACT_SILU;
-    hp->own_heads = true;
-    int rc = model_hp_read(hp, c, sizes, sizeof sizes / sizeof *sizes, e);
+    int rc = model_hp_mla_sizes(hp, c, e);
     if (rc || (rc = model_hp_common(hp, c, e)) ||
         (rc = model_hp_act(c, "hidden_act", &hp->act, e)) || (rc = model_hp_moe(hp, c, e)) ||
-        (rc = heads_set(hp, c, e)))
+        (rc = model_hp_mla(hp, c, e)))
         return rc;
     yarn_set(hp, ckpt_is_hf(c));
     rc = ckpt_bool(c, NULL, "rope_interleave", &interleave, e);

@@ -51,6 +51,7 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_S_KEYS,  /* keys of all key heads */
                  DIM_S_VALUE, /* values of a head */
                  DIM_S_BA,
+                 DIM_S_TAPS3, /* a convolution's of three */
                  DIM_COUNT
 };
 
@@ -105,6 +106,7 @@ struct moe_hp {
     float scale;                   /* then multiplied; 0 = 1 */
     bool in_scale;                 /* the weight multiplies an expert's input, not its output */
     enum act_kind act;
+    bool single;     /* experts without a gate: one product, act, another product */
     float act_limit; /* ACT_SWIGLU_OAI: clamp */
 };
 

@@ -34,8 +34,9 @@ static const struct hp_row common[] = {
     INT_OPT("attention.key_length", "head_dim", head_dim, 2, HEAD_MAX),
     INT_OPT("rope.dimension_count", NULL, n_rot, 2, HEAD_MAX),
     INT_OPT("context_length",
-            "max_position_embeddings|n_positions|n_ctx|max_sequence_length|max_seq_len", n_ctx, 1,
-            CTX_MAX),
+            "max_position_embeddings|n_positions|n_ctx|max_sequence_length|max_seq_len|model_max_"
+            "length",
+            n_ctx, 1, CTX_MAX),
     INT_OPT("vocab_size", "vocab_size", n_vocab, 1, 1 << 24),
     INT_OPT("expert_count", "num_local_experts|num_experts|n_routed_experts", moe.n_expert, 0,
             65536),

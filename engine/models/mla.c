@@ -87,5 +87,7 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
         return rc;
     /* The heads of a row lie side by side: the same bytes as rows of all of them. */
     out = tensor_2d(DT_F32, out.buf, out.off, n, hp->dim[DIM_Q]);
-    return MODEL_OP(m, act, .dst = model_rows(m->work.att, n), .x = out, .act = IMAGE_ACT_NONE);
+    struct tensor att = m->work.att;
+    return MODEL_OP(m, act, .dst = tensor_2d(att.dtype, att.buf, att.off, n, hp->dim[DIM_Q]),
+                    .x = out, .act = IMAGE_ACT_NONE);
 }

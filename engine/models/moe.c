@@ -160,10 +160,13 @@ static int shared(struct model *m, int layer, struct tensor h, struct tensor d, 
     const struct model_layer *l = &m->layer[layer];
     struct tensor gu = model_rows(m->work.moe.shared_gate_up, n);
     struct tensor ff = model_rows(m->work.moe.shared_ff, n);
+    bool single = m->hp.moe.single;
+    if (single)
+        gu = tensor_2d(gu.dtype, gu.buf, gu.off, n, m->hp.moe.n_ff_shared);
     struct tensor g = model_rows(m->work.moe.shared_weight, n);
     int rc = MODEL_OP(m, linear, .dst = gu, .src = h, .w = l->moe.shared_gate_up);
     if (!rc)
-        rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.moe.act);
+        rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.moe.act, .single = single);
     if (!rc)
         rc = MODEL_OP(m, linear, .dst = d, .src = ff, .w = l->moe.shared_down);
     if (!rc && l->moe.shared_router)
@@ -192,11 +195,14 @@ int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, 
                   .scale = x->scale > 0 ? x->scale : 1);
     if (rc || (l->moe.shared_gate_up && (rc = shared(m, layer, h, d, n))))
         return rc;
+    if (x->single)
+        gu = tensor_2d(gu.dtype, gu.buf, gu.off, k, x->n_ff);
     rc = MODEL_OP(m, linear_experts, .dst = gu, .src = h, .w = l->moe.gate_up,
                   .n_expert = x->n_expert, .bias = l->moe.gate_up_bias, .id = id,
                   .in_scale = x->in_scale ? weight : none);
     if (!rc)
-        rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = x->act, .limit = x->act_limit);
+        rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = x->act, .single = x->single,
+                      .limit = x->act_limit);
     if (!rc)
         rc = MODEL_OP(m, linear_experts, .dst = out, .src = ff, .w = l->moe.down,
                       .n_expert = x->n_expert, .bias = l->moe.down_bias, .id = id);

@@ -1,5 +1,7 @@
-/* Nemotron-H (NVIDIA 2025): a layer is one norm and one thing behind it: Mamba 2, attention without positions, or an MLP of
- * squared ReLU. A GGUF file tells by each layer's KV heads and width of the MLP. Experts are refused. */
+/* Nemotron-H and Nemotron 3 (NVIDIA 2025): a layer is one norm and one thing behind it: Mamba 2, attention without
+ * positions, an MLP of squared ReLU, or experts of the same kind. A GGUF file tells by each layer's KV heads and width of
+ * the MLP. */
+#include "engine/models/rows_moe.h"
 #include "engine/models/state.h"
 
 static const struct weight_row weights[] = {
@@ -43,6 +45,36 @@ static const struct weight_row weights[] = {
      .n_out = {DIM_EMBD},
      .slot = LAYER(down),
      .kind = KIND_FFN(FFN_DENSE)},
+    ROW_ROUTER("mixer.gate"),
+    ROW_SELECT_BIAS("mixer.gate.e_score_correction_bias"),
+    {.name = {"ffn_up_exps.weight"},
+     .hf = {"mixer.experts.{}.up_proj.weight"},
+     .flags = WEIGHT_EXPERTS,
+     .n_in = DIM_EMBD,
+     .n_out = {DIM_EXPERT_FF},
+     .slot = LAYER(moe.gate_up),
+     .n_expert = DIM_EXPERTS,
+     .kind = KIND_MOE},
+    {.name = {"ffn_down_exps.weight"},
+     .hf = {"mixer.experts.{}.down_proj.weight"},
+     .flags = WEIGHT_EXPERTS,
+     .n_in = DIM_EXPERT_FF,
+     .n_out = {DIM_EMBD},
+     .slot = LAYER(moe.down),
+     .n_expert = DIM_EXPERTS,
+     .kind = KIND_MOE},
+    {.name = {"ffn_up_shexp.weight"},
+     .hf = {"mixer.shared_experts.up_proj.weight"},
+     .n_in = DIM_EMBD,
+     .n_out = {DIM_SHARED_FF},
+     .slot = LAYER(moe.shared_gate_up),
+     .kind = KIND_MOE},
+    {.name = {"ffn_down_shexp.weight"},
+     .hf = {"mixer.shared_experts.down_proj.weight"},
+     .n_in = DIM_SHARED_FF,
+     .n_out = {DIM_EMBD},
+     .slot = LAYER(moe.shared_down),
+     .kind = KIND_MOE},
 };
 
 static bool layer_set(struct layer_hp *l, enum mixer_kind mixer, enum ffn_kind ffn)
@@ -57,10 +89,12 @@ static bool layer_type(struct layer_hp *l, struct view type)
         return layer_set(l, MIX_MAMBA2, FFN_NONE);
     if (view_is(type, "attention") || view_is(type, "full_attention"))
         return layer_set(l, MIX_ATTN, FFN_NONE);
+    if (view_is(type, "moe"))
+        return layer_set(l, MIX_NONE, FFN_MOE);
     return view_is(type, "mlp") && layer_set(l, MIX_NONE, FFN_DENSE);
 }
 
-/* One letter a layer: M, *, -. */
+/* One letter a layer: M, *, E, -. */
 static int pattern(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     struct view v;
@@ -73,8 +107,8 @@ static int pattern(struct model_hp *hp, struct ckpt *c, struct err *e)
             layer_set(&hp->layer[i], MIX_MAMBA2, FFN_NONE);
         else if (ch == '*')
             layer_set(&hp->layer[i], MIX_ATTN, FFN_NONE);
-        else if (ch == '-')
-            layer_set(&hp->layer[i], MIX_NONE, FFN_DENSE);
+        else if (ch == 'E' || ch == '-')
+            layer_set(&hp->layer[i], MIX_NONE, ch == 'E' ? FFN_MOE : FFN_DENSE);
         else
             return err_set(e, ERR_UNSUPPORTED, "config.json: hybrid_override_pattern holds '%c'",
                            ch);
@@ -96,11 +130,12 @@ static int layers_gguf(struct model_hp *hp, struct ckpt *c, struct err *e)
             return rc != ERR_NOTFOUND ? rc
                                       : err_set(e, rc, "%s is missing",
                                                 ckpt_key_text(c, key, NULL, name, sizeof name));
+        enum ffn_kind mlp = hp->moe.n_expert > 0 ? FFN_MOE : FFN_DENSE;
         layer_set(&hp->layer[i],
                   kv > 0   ? MIX_ATTN
                   : ff > 0 ? MIX_NONE
                            : MIX_MAMBA2,
-                  kv <= 0 && ff > 0 ? FFN_DENSE : FFN_NONE);
+                  kv <= 0 && ff > 0 ? mlp : FFN_NONE);
     }
     return 0;
 }
@@ -113,6 +148,11 @@ static int layers(struct model_hp *hp, struct ckpt *c, struct err *e)
     return rc == ERR_NOTFOUND ? pattern(hp, c, e) : rc;
 }
 
+static const struct hp_row keys[] = {
+    {"expert_shared_feed_forward_length", "moe_shared_expert_intermediate_size", HP_INT, true,
+     offsetof(struct model_hp, moe.n_ff_shared), 0, 1 << 20},
+};
+
 /* transformers bounds dt from below by what others only initialise it with. */
 static const struct hp_row limits[] = {
     {NULL, "time_step_min", HP_FLOAT, true, offsetof(struct model_hp, state.dt_min), 0, 1e6},
@@ -123,9 +163,23 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     hp->n_layer = ckpt_len(c, NULL, "layers_block_type"); /* newer folders say it by this alone */
     hp->rope_style = ROPE_NONE;
     hp->act = ACT_RELU2;
+    hp->moe.score = ROUTE_SIGMOID;
+    hp->moe.act = ACT_RELU2;
+    hp->moe.single = hp->moe.renorm = hp->moe.group_top2 = true;
     int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_act(c, "mlp_hidden_act", &hp->act, e)))
         return rc;
+    if (hp->moe.n_expert > 0) {
+        int64_t latent = 0;
+        rc = ckpt_int(c, "moe_latent_size", "moe_latent_size", &latent, e);
+        if (!rc && latent > 0)
+            return err_set(e, ERR_UNSUPPORTED, "moe_latent_size is %lld: not read here",
+                           (long long)latent);
+        if ((rc = model_hp_read(hp, c, keys, 1, e)) && rc != ERR_NOTFOUND)
+            return rc;
+        rc = model_hp_moe(hp, c, e);
+        hp->moe.act = hp->act;
+    }
     if (rc || (rc = model_hp_mamba2(hp, c, e)) || (rc = layers(hp, c, e)) ||
         (rc = model_hp_read(hp, c, limits, 1, e)))
         return rc;
@@ -137,6 +191,13 @@ const struct model_arch model_nemotron_h = {
     .name = "nemotron_h",
     .hf = "NemotronHForCausalLM",
     .hf_layer = "backbone.layers.%d.",
+    .hparams = hparams,
+    ROWS(weights),
+    .forward = model_forward_decoder,
+};
+
+const struct model_arch model_nemotron_h_moe = {
+    .name = "nemotron_h_moe",
     .hparams = hparams,
     ROWS(weights),
     .forward = model_forward_decoder,

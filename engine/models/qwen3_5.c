@@ -3,18 +3,7 @@
 
 static const struct weight_row weights[] = {
     ROWS_QWEN3_NEXT,
-    {.name = {"attn_qkv.weight", "attn_gate.weight"},
-     .hf = {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight"},
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_S_CONV, DIM_S_INNER},
-     .slot = LAYER(state.in),
-     .kind = KIND_MIX(MIX_DELTA)},
-    {.name = {"ssm_beta.weight", "ssm_alpha.weight"},
-     .hf = {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"},
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_S_HEADS, DIM_S_HEADS},
-     .slot = LAYER(state.ba),
-     .kind = KIND_MIX(MIX_DELTA)},
+    ROWS_QWEN3_5_IN,
     ROW_GATE_UP,
     ROW_DOWN,
 };

@@ -26,6 +26,14 @@ int qwen3_next_hparams(struct model_hp *hp, struct ckpt *c, struct err *e);
     ROW_S(a, "ssm_a", "linear_attn.A_log", WEIGHT_HF_NEG_EXP, DIM_S_HEADS, MIX_DELTA),             \
     ROW_S(norm, "ssm_norm.weight", "linear_attn.norm.weight", 0, DIM_S_VALUE, MIX_DELTA),          \
     ROW_S_MAT(attn_out, "ssm_out", "linear_attn.out_proj", DIM_S_INNER, DIM_EMBD, MIX_DELTA)
+/* Those products as Qwen3.5 has them. */
+#define ROWS_QWEN3_5_IN                                                                            \
+    {.name = {"attn_qkv.weight", "attn_gate.weight"},                                              \
+     .hf = {"linear_attn.in_proj_qkv.weight", "linear_attn.in_proj_z.weight"}, .n_in = DIM_EMBD,   \
+     .n_out = {DIM_S_CONV, DIM_S_INNER}, .slot = LAYER(state.in), .kind = KIND_MIX(MIX_DELTA)},    \
+    {.name = {"ssm_beta.weight", "ssm_alpha.weight"},                                              \
+     .hf = {"linear_attn.in_proj_b.weight", "linear_attn.in_proj_a.weight"}, .n_in = DIM_EMBD,     \
+     .n_out = {DIM_S_HEADS, DIM_S_HEADS}, .slot = LAYER(state.ba), .kind = KIND_MIX(MIX_DELTA)}
 /* clang-format on */
 
 #endif

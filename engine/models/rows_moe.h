@@ -11,6 +11,10 @@ int model_hp_moe(struct model_hp *hp, struct ckpt *c, struct err *e);
 /* Layers without experts: those in mlp_only_layers, and all but every decoder_sparse_step-th. */
 int model_hp_moe_sparse(struct model_hp *hp, struct ckpt *c, struct err *e);
 
+/* Latent attention in every layer: ranks and heads, before and after model_hp_common. (deepseek.c) */
+int model_hp_mla_sizes(struct model_hp *hp, struct ckpt *c, struct err *e);
+int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e);
+
 #define KIND_MOE KIND_FFN(FFN_MOE)
 /* clang-format off */
 #define ROW_ROUTER(folder)                                                                         \
