@@ -369,6 +369,15 @@ def keys_qwen_moe(c, k):
         k["expert_shared_feed_forward_length"] = c.get("shared_expert_intermediate_size")
 
 
+def keys_ernie_moe(c, k):
+    keys_text(c, k)
+    k.update({"expert_count": c.get("moe_num_experts"), "expert_used_count": c.get("moe_k"), "interleave_moe_layer_step": c.get("moe_layer_interval"),
+              "leading_dense_block_count": c.get("moe_layer_start_index"), "expert_feed_forward_length": c.get("moe_intermediate_size"),
+              "expert_shared_count": c.get("moe_num_shared_experts"),
+              # the converter's own sum comes out so for the published sizes only
+              "expert_shared_feed_forward_length": c.get("moe_intermediate_size") * c.get("moe_num_shared_experts")})
+
+
 def keys_deepseek2(c, k):
     keys_text(c, k)
     expert_keys(c, k)
@@ -648,6 +657,7 @@ FAMILIES = {
     "MixtralForCausalLM": {**LLAMA, "names": MIXTRAL},
     "Qwen2MoeForCausalLM": family("qwen2moe", keys_qwen_moe, EXPERTS),
     "Qwen3MoeForCausalLM": family("qwen3moe", keys_qwen_moe, EXPERTS),
+    "Ernie4_5_MoeForCausalLM": family("ernie4_5-moe", keys_ernie_moe, {**EXPERTS, "mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"}),
     "OlmoeForCausalLM": family("olmoe", keys_text, EXPERTS),
     "Glm4MoeForCausalLM": family("glm4moe", keys_glm4_moe, {**EXPERTS, "post_attention_layernorm": "post_attention_norm"}),
     "MiniMaxM2ForCausalLM": family("minimax-m2", plus(keys_text, lambda c: {
