@@ -16,10 +16,11 @@ import re
 import struct
 import sys
 
+from gguf_tensor import SIZE, Tensor, permute, stack, tiled  # noqa: F401
+
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FOLDERS = os.path.join(TOP, "tests", "data", "folders")
 GGML = {"F32": 0, "F16": 1, "BF16": 30}
-SIZE = {"F32": 4, "F16": 2, "BF16": 2}
 
 # Architectures of folders without a GGUF layout.
 NONE = {
@@ -34,78 +35,6 @@ NO_CASE = {
     "llama-dynamic-rope": "the converter writes nothing for \"dynamic\"",
     "qwen2-window": "the converter writes no sliding window for Qwen2",
 }
-
-
-class Tensor:
-    """Rows of `shape`, outermost first, as they lie in a safetensors file."""
-
-    def __init__(self, shape, dtype, data):
-        self.shape, self.dtype, self.data = list(shape), dtype, data
-
-    def floats(self):
-        if self.dtype == "F32":
-            return array.array("f", self.data)
-        if self.dtype == "F16":
-            return array.array("f", struct.unpack("<%de" % (len(self.data) // 2), self.data))
-        wide = bytearray(2 * len(self.data))
-        wide[2::4], wide[3::4] = self.data[0::2], self.data[1::2]
-        return array.array("f", bytes(wide))
-
-    def map(self, fn):
-        return Tensor(self.shape, "F32", array.array("f", map(fn, self.floats())).tobytes())
-
-    def f32(self):
-        return Tensor(self.shape, "F32", self.floats().tobytes())
-
-    def times(self, factor):
-        return self if factor == 1 else self.map(lambda v: v * factor)
-
-    def reshape(self, *shape):
-        assert math.prod(shape) == math.prod(self.shape)
-        return Tensor(shape, self.dtype, self.data)
-
-    def squeeze(self):
-        return self.reshape(*[n for n in self.shape if n != 1])
-
-    def take(self, rows):
-        """Those of its rows, in that order."""
-        n = len(self.data) // self.shape[0]
-        rows = list(rows)
-        return Tensor([len(rows)] + self.shape[1:], self.dtype, b"".join(self.data[r * n:r * n + n] for r in rows))
-
-    def turned(self):
-        """The last two dimensions exchanged."""
-        *outer, n, m = self.shape
-        size, out = SIZE[self.dtype], []
-        for at in range(0, len(self.data), n * m * size):
-            one = self.data[at:at + n * m * size]
-            cells = [one[i:i + size] for i in range(0, len(one), size)]
-            out += [cells[i * m + j] for j in range(m) for i in range(n)]
-        return Tensor(outer + [m, n], self.dtype, b"".join(out))
-
-    def second(self, part):
-        """part(n) of the second dimension's n rows: of each expert of a stacked tensor."""
-        n = self.shape[1]
-        flat = self.reshape(self.shape[0] * n, *self.shape[2:])
-        rows = list(part(n))
-        got = flat.take(e * n + r for e in range(self.shape[0]) for r in rows)
-        return got.reshape(self.shape[0], len(rows), *self.shape[2:])
-
-
-def stack(tensors):
-    assert len({(t.dtype, tuple(t.shape)) for t in tensors}) == 1
-    return Tensor([len(tensors)] + tensors[0].shape, tensors[0].dtype, b"".join(t.data for t in tensors))
-
-
-def permute(t, n_head):
-    """Rows of rotated halves to those of neighbouring pairs."""
-    d = t.shape[0] // n_head
-    return t.take(h * d + k * (d // 2) + j for h in range(n_head) for j in range(d // 2) for k in range(2))
-
-
-def tiled(n_key, per_key, width):
-    """Rows of value heads, grouped by key head, in the order that repeats the key heads as a whole."""
-    return [(k * per_key + v) * width + i for v in range(per_key) for k in range(n_key) for i in range(width)]
 
 
 class Folder:
@@ -336,6 +265,20 @@ def keys_falcon_h1(c, k):
               "attention.key_length": c.head_dim, "attention.value_length": c.head_dim, "rope.freq_base": float(c.rope["rope_theta"])})
 
 
+def keys_qwen3_next(c, k):
+    keys_qwen35(c, k)
+    keys_qwen_moe(c, k)
+    del k["rope.dimension_sections"]
+
+
+def keys_jamba(c, k):
+    keys_only(*SHAPE, RMS, "expert_count", "expert_used_count")(c, k)
+    at, every = c.get("attn_layer_offset"), c.get("attn_layer_period")
+    k.update({"attention.head_count_kv": [c.n_kv if i >= at and (i - at) % every == 0 else 0 for i in range(c.n_layer)],
+              "ssm.conv_kernel": c.get("mamba_d_conv"), "ssm.inner_size": c.get("mamba_expand") * c.get("hidden_size"),
+              "ssm.state_size": c.get("mamba_d_state"), "ssm.time_step_rank": c.get("mamba_dt_rank")})
+
+
 def keys_qwen35(c, k):
     keys_text(c, k)
     k.update({"ssm.conv_kernel": c.get("linear_conv_kernel_dim"), "ssm.state_size": c.get("linear_key_head_dim"),
@@ -522,6 +465,19 @@ def falcon_h1(c, name, t):
     return Tensor(t.shape, "F32", array.array("f", (v * by[i // width] for i, v in enumerate(t.floats()))).tobytes())
 
 
+def qwen3_next(c, name, t):
+    """q, k, v and output gate lie by heads of keys."""
+    if name.endswith("norm.weight") and ".linear_attn." not in name:
+        return t.map(lambda v: v + 1)
+    if "in_proj_qkvz" not in name:
+        return mamba(c, name, t)
+    n, dk = c.get("linear_num_key_heads"), c.get("linear_key_head_dim")
+    dv = c.get("linear_num_value_heads") // n * c.get("linear_value_head_dim")
+    q, k, v, z = ([h * 2 * (dk + dv) + at + i for h in range(n) for i in range(width)]
+                  for at, width in ((0, dk), (dk, dk), (2 * dk, dv), (2 * dk + dv, dv)))
+    return {"attn_qkv.weight": t.take(q + k + v), "attn_gate.weight": t.take(z)}
+
+
 def qwen35(c, name, t):
     if name.endswith("norm.weight") and ".linear_attn." not in name:
         return t.map(lambda v: v + 1)
@@ -656,6 +612,12 @@ FAMILIES = {
             "attn.Wqkv": "attn_qkv", "attn.out_proj": "attn_output", "ffn.up_proj": "ffn_up", "ffn.down_proj": "ffn_down"}),
     "MixtralForCausalLM": {**LLAMA, "names": MIXTRAL},
     "Qwen2MoeForCausalLM": family("qwen2moe", keys_qwen_moe, EXPERTS),
+    "Qwen3NextForCausalLM": family("qwen3next", keys_qwen3_next, {
+        **DELTA, **EXPERTS, "linear_attn.in_proj_ba": "ssm_ba", "linear_attn.in_proj_qkvz": "attn_qkv"}, qwen3_next),
+    "JambaForCausalLM": family("jamba", keys_jamba, {
+        "model.final_layernorm": "output_norm", "pre_ff_layernorm": "ffn_norm", "feed_forward.router": "ffn_gate_inp",
+        **{f"feed_forward.{e}{a}_proj": f"ffn_{a}{x}" for e, x in (("", ""), ("experts.", "_exps")) for a in ("gate", "up", "down")},
+        **{"mamba." + a: b for a, b in SSM.items()}, **{f"mamba.{a}_layernorm": f"ssm_{a}_norm" for a in ("dt", "b", "c")}}, mamba),
     "Qwen3MoeForCausalLM": family("qwen3moe", keys_qwen_moe, EXPERTS),
     "Ernie4_5_MoeForCausalLM": family("ernie4_5-moe", keys_ernie_moe, {**EXPERTS, "mlp.moe_statics.e_score_correction_bias": "exp_probs_b.bias"}),
     "OlmoeForCausalLM": family("olmoe", keys_text, EXPERTS),
