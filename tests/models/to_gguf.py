@@ -224,6 +224,15 @@ def falcon_kv(c):
     return c.get("num_kv_heads") if c.get("new_decoder_architecture") else 1 if c.get("multi_query") else c.n_head
 
 
+def keys_granite_hybrid(c, k):
+    keys_granite(c, k)
+    attends = [t in ("attention", "full_attention") for t in c.get("layer_types")]
+    k.update({"attention.head_count_kv": [c.n_kv if a else 0 for a in attends], "context_length": 1 << 20, "rope.scaling.finetuned": False,
+              "expert_shared_feed_forward_length": c.get("shared_intermediate_size"), "ssm.conv_kernel": c.get("mamba_d_conv"),
+              "ssm.state_size": c.get("mamba_d_state"), "ssm.group_count": c.get("mamba_n_groups"),
+              "ssm.inner_size": c.get("mamba_expand") * c.get("hidden_size"), "ssm.time_step_rank": c.get("mamba_n_heads")})
+
+
 def keys_lfm2(c, k):
     keys_text(c, k)
     k["attention.head_count_kv"] = [0 if t == "conv" else c.n_kv for t in c.get("layer_types")]
@@ -507,8 +516,11 @@ def gpt_oss(c, name, t):
 
 
 def granite_moe(c, name, t):
+    if "shared_mlp.input_linear" in name:
+        n = t.shape[0] // 2
+        return {"ffn_gate_shexp.weight": t.take(range(n)), "ffn_up_shexp.weight": t.take(range(n, 2 * n))}
     if "input_linear" not in name:
-        return permuted(c, name, t)
+        return mamba2(c, name, t) if ".mamba." in name else permuted(c, name, t)
     n = t.shape[1] // 2
     return {"ffn_gate_exps.weight": t.second(lambda _: range(n)), "ffn_up_exps.weight": t.second(lambda _: range(n, 2 * n))}
 
@@ -625,6 +637,9 @@ FAMILIES = {
     "MiniMaxM2ForCausalLM": family("minimax-m2", plus(keys_text, lambda c: {
         "expert_feed_forward_length": c.get("intermediate_size"), "rope.dimension_count": c.get("rotary_dim"), "expert_gating_func": 2}), MIXTRAL),
     "GraniteMoeForCausalLM": family("granitemoe", keys_granite, GRANITE_MOE, granite_moe),
+    "GraniteMoeHybridForCausalLM": family("granitehybrid", keys_granite_hybrid, {
+        **GRANITE_MOE, "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
+        **{"mamba." + a: b for a, b in SSM.items()}}, granite_moe),
     "GptOssForCausalLM": family("gpt-oss", plus(keys_text, lambda c: {
         "attention.sliding_window": c.get("sliding_window"), "expert_feed_forward_length": c.get("intermediate_size")}), GPT_OSS, gpt_oss),
     "DeepseekV2ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
