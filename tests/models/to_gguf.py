@@ -33,6 +33,8 @@ NONE = {
 NO_CASE = {
     "falcon-alibi": "llama.cpp rotates every Falcon",
     "llama-dynamic-rope": "the converter writes nothing for \"dynamic\"",
+    "nemotron_h": "transformers bounds dt from below, which no key says",
+    "nemotron_h_dense": "transformers bounds dt from below, which no key says",
     "qwen2-window": "the converter writes no sliding window for Qwen2",
 }
 
@@ -74,7 +76,7 @@ class Folder:
 
     @property
     def n_layer(self):
-        return self.get("num_hidden_layers", "n_layer", "n_layers")
+        return self.get("num_hidden_layers", "n_layer", "n_layers") or len(self.config["layers_block_type"])
 
     @property
     def n_head(self):
@@ -231,6 +233,23 @@ def keys_granite_hybrid(c, k):
               "expert_shared_feed_forward_length": c.get("shared_intermediate_size"), "ssm.conv_kernel": c.get("mamba_d_conv"),
               "ssm.state_size": c.get("mamba_d_state"), "ssm.group_count": c.get("mamba_n_groups"),
               "ssm.inner_size": c.get("mamba_expand") * c.get("hidden_size"), "ssm.time_step_rank": c.get("mamba_n_heads")})
+
+
+def keys_nemotron_h(c, k):
+    keys_text(c, k)
+    kinds = c.get("layers_block_type")
+    moe = "moe" in kinds
+    k.update({"attention.head_count_kv": [c.n_kv if t == "full_attention" else 0 for t in kinds], "context_length": 1 << 20,
+              "feed_forward_length": [c.get("moe_intermediate_size" if moe else "intermediate_size") if t in ("moe", "mlp") else 0 for t in kinds],
+              "ssm.conv_kernel": c.get("conv_kernel"), "ssm.state_size": c.get("ssm_state_size"), "ssm.group_count": c.get("n_groups"),
+              "ssm.inner_size": c.get("mamba_num_heads") * c.get("mamba_head_dim"), "ssm.time_step_rank": c.get("mamba_num_heads"),
+              "rope.scaling.finetuned": False})
+    if moe:
+        expert_keys(c, k)
+        k["expert_shared_feed_forward_length"] = c.get("moe_shared_expert_intermediate_size")
+    else:
+        for name in [n for n in k if n.startswith("expert_")]:
+            del k[name]
 
 
 def keys_lfm2(c, k):
@@ -640,6 +659,9 @@ FAMILIES = {
     "GraniteMoeHybridForCausalLM": family("granitehybrid", keys_granite_hybrid, {
         **GRANITE_MOE, "shared_mlp.input_linear": "ffn_gate_up_shexp", "shared_mlp.output_linear": "ffn_down_shexp",
         **{"mamba." + a: b for a, b in SSM.items()}}, granite_moe),
+    "NemotronHForCausalLM": family("nemotron_h", keys_nemotron_h, {
+        **MAMBA, **{f"mixer.{a}_proj": LAYER[f"self_attn.{a}_proj"] for a in "qkvo"},
+        **{"mixer." + a.removeprefix("mlp."): b for a, b in {**LAYER, **EXPERTS}.items() if a.startswith("mlp.")}}, mamba2),
     "GptOssForCausalLM": family("gpt-oss", plus(keys_text, lambda c: {
         "attention.sliding_window": c.get("sliding_window"), "expert_feed_forward_length": c.get("intermediate_size")}), GPT_OSS, gpt_oss),
     "DeepseekV2ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
@@ -693,8 +715,10 @@ def stays(name, t):
 
 
 def arch_of(config):
-    """general.architecture: bitnet.cpp names the one with squared ReLU otherwise than llama.cpp's."""
+    """general.architecture. The BitNet with squared ReLU has bitnet.cpp's name."""
     arch = FAMILIES[config["architectures"][0]]["arch"]
+    if arch == "nemotron_h" and "moe" in config["layers_block_type"]:
+        return "nemotron_h_moe"
     return "bitnet-b1.58" if arch == "bitnet" and config["hidden_act"] == "relu2" else arch
 
 
