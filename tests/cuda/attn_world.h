@@ -183,7 +183,7 @@ static std::vector<float> attend(const world &w, const std::vector<piece> &piece
     const size_t out_n = (size_t)(rows + slack) * (size_t)oc;
     Dev<float> f32(out_n);
     Dev<__nv_bfloat16> b16(out_n);
-    cu_kv kv = {pool.p, LAYERS, s.kv_head, s.hd, w.n_block, s.dt};
+    cu_kv kv = {pool.p, LAYERS, s.kv_head, s.hd, w.n_block, s.dt, 0};
     cu_step st = {};
     st.count = count.p, st.pos = dpos.p, st.row_seq = dseq.p, st.block_table = dtable.p;
     st.dec = ddec.p, st.tile = dtile.p;

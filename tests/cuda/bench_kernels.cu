@@ -174,7 +174,7 @@ static void rows_bench(int rows)
     Mem<int32_t> dpos(r, pos), seq(r, same<int32_t>(r, 0)), dtable(table.size(), table);
     Mem<float> freq((size_t)hd / 2, same(64, 1e-3f));
     Mem<__nv_bfloat16> pool((size_t)blocks * 32 * (size_t)(kvh * hd));
-    const cu_kv kv = {pool.p, 1, kvh, hd, blocks, CU_BF16};
+    const cu_kv kv = {pool.p, 1, kvh, hd, blocks, CU_BF16, 0};
     c.st.pos = dpos.p, c.st.row_seq = seq.p, c.st.block_table = dtable.p;
     c.st.block_stride = blocks - 1;
     const double bytes = (double)r * hd * (h * 8 + kvh * (8 + 4));
@@ -215,7 +215,7 @@ static void attn_bench(int n_seq, int len, bool prefill)
     Mem<float> qkv((size_t)rows * (size_t)cols);
     Mem<__nv_bfloat16> pool((size_t)blocks * 32 * (size_t)(kvh * hd)),
         out((size_t)rows * (size_t)(h * hd));
-    const cu_kv kv = {pool.p, 1, kvh, hd, blocks, CU_BF16};
+    const cu_kv kv = {pool.p, 1, kvh, hd, blocks, CU_BF16, 0};
     c.st.pos = dpos.p, c.st.row_seq = dseq.p, c.st.block_table = dtable.p, c.st.dec = ddec.p;
     c.st.tile = dtile.p, c.st.block_stride = stride;
     const size_t need = cu_attn_ws(h, hd, n_dec, c.st.split_max);
@@ -426,7 +426,7 @@ static void segment_bench(int rows, int heads, int hd)
     Mem<float> qkv((size_t)rows * 3 * (size_t)d), q((size_t)rows * (size_t)(heads * wide));
     Mem<__nv_bfloat16> pool((size_t)blocks * 32 * (size_t)(heads * wide)),
         out((size_t)rows * (size_t)(heads * wide));
-    const cu_kv kv = {pool.p, 1, heads, wide, blocks, CU_BF16};
+    const cu_kv kv = {pool.p, 1, heads, wide, blocks, CU_BF16, 0};
     const std::string shape =
         std::to_string(rows) + " rows, " + std::to_string(heads) + " x " + std::to_string(hd);
     measure("packing of K and V", shape, (double)rows * d * 12, 0, BY_BYTES, 0.75, [&](int) {

@@ -171,7 +171,7 @@ static void refused()
     Dev<float> x(64);
     Dev<cu_count> c(1);
     cu_step s = step_of(c, 1, 1, 0);
-    struct cu_act_mul m = {{x.p, 8, CU_F32, 8}, {x.p + 8, 16, CU_F32, 16}, 7, CU_ROWS_ALL};
+    struct cu_act_mul m = {{x.p, 8, CU_F32, 8}, {x.p + 8, 16, CU_F32, 16}, 7, 0, 0, CU_ROWS_ALL};
     CT_CHECK(cu_act_mul(&m, &s, nullptr) == CU_BAD);
     m.act = CU_ACT_SILU;
     m.gate_up.cols = 15;

@@ -70,7 +70,7 @@ static void refuses()
     Dev<int32_t> n(64);
     Dev<cu_count> count(1);
     Dev<cu_tile> tile(1);
-    cu_kv kv = {pool.p, LAYERS, 1, 64, w.n_block, CU_F16};
+    cu_kv kv = {pool.p, LAYERS, 1, 64, w.n_block, CU_F16, 0};
     cu_step st = {};
     st.count = count.p, st.pos = st.row_seq = st.block_table = st.dec = n.p, st.tile = tile.p;
     st.block_stride = w.stride, st.row_max = st.dec_max = 1, st.split_max = 2;

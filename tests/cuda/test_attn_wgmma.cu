@@ -67,7 +67,7 @@ static void far_windows()
 
 static void choice()
 {
-    cu_kv kv = {(void *)4096, 1, 1, 64, 1, CU_BF16};
+    cu_kv kv = {(void *)4096, 1, 1, 64, 1, CU_BF16, 0};
     struct cu_attn a = {};
     struct cu_step st = {};
     a.kv = &kv;

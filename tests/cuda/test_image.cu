@@ -409,7 +409,7 @@ template <class T> static void pack_one(int heads, int from, int to, int pad, in
     Mat<float> mk(n, cols, k, pad, shift), mv(n, cols, v, pad, 0);
     Dev<int32_t> block(std::vector<int32_t>(block_of, block_of + 4));
     Dev<T> pool((size_t)(n_block * 2 * heads * CU_BLOCK_TOKENS * to));
-    const struct cu_kv kv = {pool.p, 1, heads, to, n_block, sizeof(T) == 2 ? CU_BF16 : CU_F32};
+    const struct cu_kv kv = {pool.p, 1, heads, to, n_block, sizeof(T) == 2 ? CU_BF16 : CU_F32, 0};
     struct cu_pack_kv a = {};
     a.k = mk.m(), a.v = mv.m(), a.head_dim = from, a.kv = &kv, a.l = &y.y, a.block = block.p;
     CT_RUN(cu_pack_kv(&a, nullptr));
@@ -577,7 +577,7 @@ static void refused()
     gate.x = z.m(), gate.y = x.m(), gate.gate = x.m(), gate.n = 4;
     CT_CHECK(cu_gate_add(&gate, nullptr) == CU_BAD);
     Dev<float> pool(4096);
-    const struct cu_kv kv = {pool.p, 1, 1, 4, 2, CU_F32};
+    const struct cu_kv kv = {pool.p, 1, 1, 4, 2, CU_F32, 0};
     struct cu_pack_kv p = {};
     p.k = p.v = x.m(), p.head_dim = 8, p.kv = &kv, p.l = &y.y, p.block = block.p;
     CT_CHECK(cu_pack_kv(&p, nullptr) == CU_BAD); /* heads of 8 in a pool of 4 */

@@ -61,7 +61,7 @@ static void rope_case(const shape &s, int index)
     Dev<int32_t> dtable(table), dpos(pos), dseq(seq);
     Dev<cu_count> count(std::vector<cu_count>{{ROWS, 1, 0, 0, 1, pos.back(), {0, 0}}});
     Dev<unsigned char> pool(LAYERS * (size_t)n_block * block * es);
-    cu_kv kv = {pool.p, LAYERS, s.kv_head, s.hd, n_block, s.dt};
+    cu_kv kv = {pool.p, LAYERS, s.kv_head, s.hd, n_block, s.dt, 0};
     cu_step st = {};
     st.count = count.p, st.pos = dpos.p, st.row_seq = dseq.p, st.block_table = dtable.p;
     st.block_stride = (int)table.size(), st.row_max = ROWS + SLACK;
@@ -141,7 +141,7 @@ static void copy()
     auto data = ct_random<float>(LAYERS * n_block * block, 5);
     Dev<float> pool(data);
     Dev<int32_t> src(std::vector<int32_t>{1, 4}), dst(std::vector<int32_t>{3, 2});
-    cu_kv kv = {pool.p, LAYERS, 3, 20, n_block, CU_F32};
+    cu_kv kv = {pool.p, LAYERS, 3, 20, n_block, CU_F32, 0};
     CT_RUN(cu_kv_copy(&kv, src.p, dst.p, 2, nullptr));
     for (size_t l = 0; l < LAYERS; l++) {
         float *p = &data[l * n_block * block];
