@@ -158,7 +158,7 @@ static void refused()
     a.x.dt = CU_F16;
     CT_CHECK(cu_rmsnorm(&a, &s, nullptr) == CU_BAD);
     a = ok;
-    a.w = nullptr;
+    a.b = x.p; /* a bias belongs to the layer norm */
     CT_CHECK(cu_rmsnorm(&a, &s, nullptr) == CU_BAD);
     a = ok;
     a.dst.p = nullptr; /* nothing to do */
