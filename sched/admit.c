@@ -157,7 +157,10 @@ static int try_start(struct sched *s, struct seq *q)
     }
     if (s->states && sched__state_start(s, q, snapshot)) {
         memset(q->block, 0, (size_t)q->cap_block * sizeof *q->block);
-        return ERR_FULL;
+        /* Alone, and the only slot holds the snapshot: the slot is worth more. */
+        if (s->n_run || snapshot < 0 || sched__state_start(s, q, -1))
+            return ERR_FULL;
+        n_share = computed = 0;
     }
     for (int32_t i = 0; i < n_share; i++)
         q->block[i] = block_take(s->pool, from ? from->block[i].id : q->block[i].id);
