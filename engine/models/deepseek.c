@@ -96,20 +96,24 @@ int model_hp_mla_sizes(struct model_hp *hp, struct ckpt *c, struct err *e)
 int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int64_t n = 0, *d = hp->dim, whole = 0;
+    char name[200];
     int rc = ckpt_is_hf(c) ? ckpt_int(c, NULL, "qk_nope_head_dim", &n, e)
                            : ckpt_int(c, "attention.key_length_mla", NULL, &whole, e);
+    ckpt_key_text(c, "attention.key_length_mla", "qk_nope_head_dim", name, sizeof name);
     if (rc)
-        return rc;
+        return rc == ERR_NOTFOUND ? err_set(e, rc, "%s is missing", name) : rc;
     n = whole ? whole - hp->n_rot : n;
     if (n < 1 || n > 65536 || hp->n_rot % 2)
-        return err_set(e, ERR_INVAL, "a head of %lld values of which %d are rotated",
+        return err_set(e, ERR_INVAL, "%s makes a head of %lld values of which %d are rotated", name,
                        (long long)n + hp->n_rot, hp->n_rot);
     hp->n_nope = (int32_t)n;
     hp->n_kv_head = 1;
     hp->head_dim = hp->kv_rank + hp->n_rot;
     if (hp->head_dim > OPS_LATENT_MAX)
-        return err_set(e, ERR_UNSUPPORTED, "a latent vector of %d values is over the limit %d",
-                       hp->head_dim, OPS_LATENT_MAX);
+        return err_set(
+            e, ERR_UNSUPPORTED, "%s makes a latent vector of %d values, at most %d",
+            ckpt_key_text(c, "attention.kv_lora_rank", "kv_lora_rank", name, sizeof name),
+            hp->head_dim, OPS_LATENT_MAX);
     hp->attn_scale = 1 / sqrtf((float)(hp->n_nope + hp->n_rot));
     d[DIM_Q_RANK] = hp->q_rank;
     d[DIM_Q_MLA] = (int64_t)hp->n_head * (hp->n_nope + hp->n_rot);

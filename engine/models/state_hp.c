@@ -101,11 +101,13 @@ int model_hp_mamba2(struct model_hp *hp, struct ckpt *c, struct err *e)
         s->d_inner = s->n_head * s->head_dim <= WIDTH_MAX ? s->n_head * s->head_dim : 0;
     if ((rc = inner_read(hp, c, e)) || (rc = dt_limits(hp, c, e)))
         return rc;
-    if (s->n_head % s->n_group || s->d_inner % s->n_head)
+    if (s->n_head % s->n_group || s->d_inner % s->n_head) {
+        char name[200];
         return err_set(
-            e, ERR_INVAL,
-            "%d channels, %d heads, %d groups of the scan: each must divide the one before",
-            s->d_inner, s->n_head, s->n_group);
+            e, ERR_INVAL, "%s is %d: must divide %d heads, and those %d channels",
+            ckpt_key_text(c, "ssm.group_count", "mamba_n_groups|n_groups", name, sizeof name),
+            s->n_group, s->n_head, s->d_inner);
+    }
     int32_t by_head = s->d_inner / s->n_head;
     if (ckpt_is_hf(c) && s->head_dim && s->head_dim != by_head)
         return err_set(e, ERR_INVAL, "config.json: heads of %d values, but %d channels in %d heads",
