@@ -21,6 +21,10 @@ LOCAL = {
     ("rope_kv", None): (32, "sinf and cosf of large angles: their reduction is a branch that only angles past about 1e5 take"),
     ("attn_any", None): (16, "the fallback for shapes that tensor cores don't take; not tuned"),
     ("gemm_quant", "sm_100"): (8, "one of its instances (six bits, groups of 16, few rows) spills 28 bytes there, none on sm_80 and sm_90a"),
+    ("mla_kv", None): (32, "as rope_kv: sinf and cosf of large angles"),
+    ("mla_attn", None): (56, "32 latent values a thread and half as many sums: up to 112 bytes spilled a row; not tuned on a device"),
+    ("gemm_experts", None): (88, "a row's expert and its place cost registers that gemm_quant has free: up to 244 bytes spilled a tile; not tuned"),
+    ("conv_kernel", None): (64, "taps and past inputs lie in arrays that loops of run-time length index"),
     ("sample", "sm_100"): (16, "1024 threads leave 64 registers; 28 bytes spilled once a row, none on sm_80 and sm_90a"),
 }
 # file -> (architecture or None for all, instruction) that its code must hold

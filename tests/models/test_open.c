@@ -143,7 +143,7 @@ static void test_keys(void **st)
            (struct tiny_edit){.key = "rope.dimension_count", .value = 7});
     expect(ERR_UNSUPPORTED, "attention.value_length",
            (struct tiny_edit){.key = "attention.value_length", .value = 8});
-    expect(ERR_UNSUPPORTED, "expert_count is 8",
+    expect(ERR_INVAL, "expert_used_count is 0 of 8 experts",
            (struct tiny_edit){.key = "expert_count", .value = 8});
     expect(ERR_UNSUPPORTED, "rope.scaling.type is \"wavelet\"",
            (struct tiny_edit){.scaling = "wavelet"});
