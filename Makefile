@@ -22,7 +22,7 @@ LDFLAGS := $(filter -fsanitize=%,$(OPT_$(VARIANT))) -pie -Wl,-z,relro,-z,now
 LIBS    = $(shell pkg-config --libs $(PKGS)) -ldl -lpthread -lm
 
 # Sources by wildcard; CPU kernel families are compiled once per ISA (engine/cpu/kern_*.c).
-DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/image engine/encode engine/audio engine/ref engine/cpu sched api server
+DIRS    := engine/base conf engine engine/text engine/load engine/quant engine/models engine/nn engine/image engine/encode engine/audio engine/ref engine/cpu sched api server
 ALL_C   := $(foreach d,$(DIRS),$(wildcard $(d)/*.c))
 KERN_C  := $(filter engine/cpu/kern_%.c,$(ALL_C))
 LIB_C   := $(filter-out $(KERN_C) server/main.c,$(ALL_C))
@@ -204,7 +204,7 @@ FUZZ_SECONDS ?= 20
 FUZZ_SEED ?= 1
 FUZZ := $(patsubst tests/fuzz/fuzz_%.c,$(B)/fuzz/%,$(wildcard tests/fuzz/fuzz_*.c))
 # Parsers only: kernels take minutes to compile with these sanitizers and see no foreign bytes.
-FUZZ_O := $(patsubst %.c,$(B)/%.o,$(foreach d,engine/base engine/load engine/quant engine/text sched/request api server,$(filter $(d)/%,$(LIB_C)) $(filter $(d).c,$(LIB_C)))) $(patsubst %.c,$(B)/%.o,$(foreach d,image/files image/family image/names image/parts image/nn_ image/enc image/lm_enc image/t5 encode/ audio/ct2_names audio/files audio/mel audio/language audio/piece audio/window,$(wildcard engine/$(d)*.c)))
+FUZZ_O := $(patsubst %.c,$(B)/%.o,$(foreach d,engine/base engine/load engine/quant engine/text sched/request api server,$(filter $(d)/%,$(LIB_C)) $(filter $(d).c,$(LIB_C)))) $(patsubst %.c,$(B)/%.o,$(foreach d,nn/ image/files image/family image/names image/parts image/enc image/lm_enc image/t5 encode/ audio/ct2_names audio/files audio/mel audio/language audio/piece audio/window,$(wildcard engine/$(d)*.c)))
 $(B)/libfuzz.a: $(FUZZ_O)
 	@rm -f $@
 	ar rcs $@ $^

@@ -3,7 +3,7 @@
 #ifndef TESTS_IMAGE_COMP_H
 #define TESTS_IMAGE_COMP_H
 
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 #define IMAGE_BACKS 8
 

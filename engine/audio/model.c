@@ -13,34 +13,6 @@
 
 #define SLOTS_DEFAULT 4
 
-static int device_open(struct audio_model *m, const struct eng_opts *o, struct eng_info *info,
-                       struct err *e)
-{
-    struct backend_opts bo = {.n_threads = o->n_threads,
-                              .pin = !o->no_pin,
-                              .isa = o->isa,
-                              .precision = m->precision,
-                              .loose = o->loose};
-    struct backend_info bi = {0};
-    if (!m->be->image_begin)
-        return err_set(e, ERR_UNSUPPORTED, "device %s can't run speech models", m->be->name);
-    int rc = m->be->open(&m->dev, &bo, e);
-    if (rc)
-        return rc;
-    m->be->info(m->dev, &bi);
-    snprintf(info->backend, sizeof info->backend, "%s", bi.name);
-    m->nn = (struct nn){.be = m->be, .dev = m->dev, .mul = bi.mul_dtype, .failed = ""};
-    return 0;
-}
-
-static size_t available(const struct audio_model *m)
-{
-    size_t free_bytes = 0, total;
-    if (m->be->memory)
-        return m->be->memory(&free_bytes, &total) ? 0 : free_bytes;
-    return eng_memory_available("");
-}
-
 static int tokens_open(struct audio_model *m, const char *dir, struct err *e)
 {
     char path[PATH_MAX];
@@ -73,7 +45,7 @@ static int slots_open(struct audio_model *m, const struct eng_opts *o, struct er
         return rc;
     if (want > AUD_SLOTS_MAX)
         want = AUD_SLOTS_MAX;
-    size_t each = whisper_slot_bytes(m->net, m->be, d), fit = available(m) / 2 / each;
+    size_t each = whisper_slot_bytes(m->net, m->be, d), fit = nn_memory(m->be) / 2 / each;
     if (fit < 1)
         return err_set(e, ERR_NOMEM, "a recording needs %zu MiB, and there is too little memory",
                        each >> 20);
@@ -108,8 +80,8 @@ static int open_all(struct audio_model *m, const struct eng_opts *o, struct eng_
     m->comp.map = (struct source_map){.src = m->src};
     if (!config_has(m->comp.cfg, "model_type") && (rc = aud_ct2_map(m, o->path, e)))
         return rc;
-    if ((!plan && (rc = device_open(m, o, info, e))) ||
-        (rc = nn_weights_open(&m->weights, m->be, m->dev, m->precision, e)) ||
+    if ((!plan && (rc = nn_open(&m->nn, o, m->precision, "run speech models", info, e))) ||
+        (rc = nn_weights_open(&m->weights, m->be, m->nn.dev, m->precision, e)) ||
         (rc = whisper_open(&m->net, m->weights, &m->comp, e)) || (rc = tokens_open(m, o->path, e)))
         return rc;
     facts(m);
@@ -149,8 +121,8 @@ void audio_model_close(struct audio_model *m)
     nn_close(&m->nn);
     whisper_close(m->net);
     nn_weights_close(m->weights);
-    if (m->dev)
-        m->be->close(m->dev);
+    if (m->nn.dev)
+        m->be->close(m->nn.dev);
     aud_tokens_close(&m->t);
     tok_close(m->tok);
     source_close(m->src);
@@ -193,7 +165,7 @@ int audio_model_plan(const struct eng_opts *o, struct eng_memory *out, struct er
         out->kv = m->kv_bytes;
         out->total = out->weights + out->work + out->kv;
         out->n_ctx = info.n_ctx;
-        out->available = available(m);
+        out->available = nn_memory(m->be);
     }
     audio_model_close(m);
     return rc;

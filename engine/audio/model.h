@@ -36,7 +36,6 @@ struct audio_model {
     struct comp comp;
     struct source *src;
     const struct backend *be;
-    struct dev *dev; /* NULL: a plan */
     enum eng_precision precision;
     struct nn_weights *weights;
     struct nn nn;

@@ -6,7 +6,7 @@
 #ifndef ENGINE_AUDIO_WHISPER_H
 #define ENGINE_AUDIO_WHISPER_H
 
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 #define WHISPER_ROWS 2048 /* decoder rows of a step */
 

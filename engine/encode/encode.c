@@ -15,7 +15,6 @@ struct encode_model {
     struct comp comp;
     struct source *src;
     const struct backend *be;
-    struct dev *dev; /* NULL: a plan */
     enum eng_precision precision;
     struct nn_weights *weights;
     struct nn nn;
@@ -29,34 +28,6 @@ struct encode_model {
     size_t work_max;   /* bytes of the work buffer at most */
     struct err failed; /* code != 0: the device failed; sticky */
 };
-
-static int device_open(struct encode_model *m, const struct eng_opts *o, struct eng_info *info,
-                       struct err *e)
-{
-    struct backend_opts bo = {.n_threads = o->n_threads,
-                              .pin = !o->no_pin,
-                              .isa = o->isa,
-                              .precision = m->precision,
-                              .loose = o->loose};
-    struct backend_info bi = {0};
-    if (!m->be->image_begin)
-        return err_set(e, ERR_UNSUPPORTED, "device %s can't run encoders", m->be->name);
-    int rc = m->be->open(&m->dev, &bo, e);
-    if (rc)
-        return rc;
-    m->be->info(m->dev, &bi);
-    snprintf(info->backend, sizeof info->backend, "%s", bi.name);
-    m->nn = (struct nn){.be = m->be, .dev = m->dev, .mul = bi.mul_dtype, .failed = ""};
-    return 0;
-}
-
-static size_t available(const struct encode_model *m)
-{
-    size_t free_bytes = 0, total;
-    if (m->be->memory)
-        return m->be->memory(&free_bytes, &total) ? 0 : free_bytes;
-    return eng_memory_available("");
-}
 
 static int facts(struct encode_model *m, const struct eng_opts *o, struct err *e)
 {
@@ -101,11 +72,11 @@ static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng
     snprintf(m->comp.name, sizeof m->comp.name, "encoder");
     m->comp.map =
         (struct source_map){.src = m->src, .find = source_gguf(m->src) ? encode__gguf_find : NULL};
-    if ((!plan && (rc = device_open(m, o, info, e))) ||
-        (rc = nn_weights_open(&m->weights, m->be, m->dev, m->precision, e)) ||
+    if ((!plan && (rc = nn_open(&m->nn, o, m->precision, "run encoders", info, e))) ||
+        (rc = nn_weights_open(&m->weights, m->be, m->nn.dev, m->precision, e)) ||
         (rc = m->ops->open(&m->net, m->weights, &m->comp, e)) || (rc = facts(m, o, e)))
         return rc;
-    m->work_max = o->work_bytes ? o->work_bytes : available(m) / 2;
+    m->work_max = o->work_bytes ? o->work_bytes : nn_memory(m->be) / 2;
     info->weight_bytes = nn_weights_bytes(m->weights);
     info->n_ctx = m->info.n_tok_max;
     info->n_vocab = m->n_vocab;
@@ -142,8 +113,8 @@ void encode_model_close(struct encode_model *m)
         m->ops->close(m->net);
     encode__dense_close(m->dense, m->n_dense);
     nn_weights_close(m->weights);
-    if (m->dev)
-        m->be->close(m->dev);
+    if (m->nn.dev)
+        m->be->close(m->nn.dev);
     source_close(m->src);
     config_close(m->comp.cfg);
     free(m);
@@ -327,7 +298,7 @@ int encode_model_plan(const struct eng_opts *o, struct eng_memory *out, struct e
         out->weights = info.weight_bytes;
         out->total = out->weights + out->work;
         out->n_ctx = info.n_ctx;
-        out->available = available(m);
+        out->available = nn_memory(m->be);
     }
     encode_model_close(m);
     return rc;

@@ -3,7 +3,7 @@
 #define ENGINE_ENCODE_ENCODER_H
 
 #include "engine/encode.h"
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 /* A batch as the run wants it: texts behind each other. */
 struct encoder_batch {

@@ -3,7 +3,7 @@
 #ifndef ENGINE_IMAGE_ENCODERS_H
 #define ENGINE_IMAGE_ENCODERS_H
 
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 #include "engine/text/tokenizer.h"
 
 #define ENC_TEXTS 64 /* prompts in one run */

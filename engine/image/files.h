@@ -9,20 +9,9 @@
 
 #include "engine/load/config.h"
 #include "engine/load/source.h"
+#include "engine/nn/comp.h"
 
 #define COMP_MAX 12
-
-struct comp {
-    char name[32];         /* "unet", "transformer", "vae", "text_encoder", "text_encoder_2" */
-    char cls[64];          /* "UNet2DConditionModel"; "" when the family says it */
-    struct config *cfg;    /* never NULL */
-    struct source_map map; /* map.src NULL: a component without weights (tokenizer, scheduler) */
-    /* Folder of its own files (tokenizer), or "". A tokenizer without one lies in the GGUF file of map.src; without that,
-     * as a "CLIPTokenizer", in this program. */
-    char dir[512];
-    char prefix[96]; /* what map.prefix may point to */
-    int arg;         /* what map.arg may point to */
-};
 
 struct img_files {
     /* model_index.json's _class_name, or what the detection found: "StableDiffusionPipeline",

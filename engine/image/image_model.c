@@ -49,7 +49,7 @@ static int pipe_open(struct image_model *m, const char *path, enum eng_precision
                      struct err *e)
 {
     struct pipe *p = &m->pipe[m->n_pipe];
-    *p = (struct pipe){.be = m->be, .dev = m->dev, .patch = 1, .guidance_off = 1};
+    *p = (struct pipe){.be = m->be, .dev = m->nn.dev, .patch = 1, .guidance_off = 1};
     int rc = img_files_open(&p->files, path, e);
     if (rc)
         return rc;
@@ -57,7 +57,7 @@ static int pipe_open(struct image_model *m, const char *path, enum eng_precision
     const struct pipe_class *cls = class_find(p->files->pipeline, e);
     if (!cls)
         return e ? e->code : ERR_UNSUPPORTED;
-    rc = nn_weights_open(&p->weights, m->be, m->dev, precision, e);
+    rc = nn_weights_open(&p->weights, m->be, m->nn.dev, precision, e);
     if (rc)
         return rc;
     p->cls = cls;
@@ -83,34 +83,6 @@ static int refiner_check(const struct image_model *m, struct err *e)
     return err_set(e, ERR_INVAL, "the refiner's latents or scheduler are not the base model's");
 }
 
-static int device_open(struct image_model *m, const struct eng_opts *o, struct eng_info *info,
-                       struct err *e)
-{
-    struct backend_opts bo = {.n_threads = o->n_threads,
-                              .pin = !o->no_pin,
-                              .isa = o->isa,
-                              .precision = o->precision,
-                              .loose = o->loose};
-    struct backend_info bi = {0};
-    if (!m->be->image_begin)
-        return err_set(e, ERR_UNSUPPORTED, "device %s can't make pictures", m->be->name);
-    int rc = m->be->open(&m->dev, &bo, e);
-    if (rc)
-        return rc;
-    m->be->info(m->dev, &bi);
-    snprintf(info->backend, sizeof info->backend, "%s", bi.name);
-    m->nn = (struct nn){.be = m->be, .dev = m->dev, .mul = bi.mul_dtype, .failed = ""};
-    return 0;
-}
-
-static size_t available(const struct image_model *m)
-{
-    size_t free_bytes = 0, total;
-    if (m->be->memory)
-        return m->be->memory(&free_bytes, &total) ? 0 : free_bytes;
-    return eng_memory_available("");
-}
-
 static int open_all(struct image_model *m, const struct eng_opts *o, struct eng_info *info,
                     bool plan, struct err *e)
 {
@@ -120,7 +92,7 @@ static int open_all(struct image_model *m, const struct eng_opts *o, struct eng_
     if ((rc = backend_find(o->device, &m->be, e)))
         return rc;
     m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
-    if (!plan && (rc = device_open(m, o, info, e)))
+    if (!plan && (rc = nn_open(&m->nn, o, o->precision, "make pictures", info, e)))
         return rc;
     if ((rc = pipe_open(m, o->path, o->precision, e)) ||
         (o->refiner && *o->refiner &&
@@ -131,7 +103,7 @@ static int open_all(struct image_model *m, const struct eng_opts *o, struct eng_
         return err_set(e, ERR_NOMEM, "no memory for the prompt cache");
     for (int i = 0; i < m->n_pipe; i++)
         info->weight_bytes += nn_weights_bytes(m->pipe[i].weights);
-    m->work_max = o->work_bytes ? o->work_bytes : available(m) / 2;
+    m->work_max = o->work_bytes ? o->work_bytes : nn_memory(m->be) / 2;
     m->info = m->pipe[0].info;
     m->info.refiner = m->n_pipe > 1;
     if (m->info.refiner && !m->info.refiner_switch_default)
@@ -167,8 +139,8 @@ void imodel_close(struct image_model *m)
     for (int i = m->n_pipe; i-- > 0;)
         pipe_close(&m->pipe[i]);
     cond_cache_free(m->cache);
-    if (m->dev)
-        m->be->close(m->dev);
+    if (m->nn.dev)
+        m->be->close(m->nn.dev);
     free(m);
 }
 
@@ -270,7 +242,7 @@ int imodel_plan(const struct eng_opts *o, struct eng_memory *out, struct err *e)
         out->work = work > out->image_encode ? work : out->image_encode;
         out->weights = info.weight_bytes;
         out->total = out->weights + out->work;
-        out->available = available(m);
+        out->available = nn_memory(m->be);
     }
     imodel_close(m);
     return rc;

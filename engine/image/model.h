@@ -31,7 +31,6 @@ struct image_model {
     struct pipe pipe[IMG_PIPES];
     int n_pipe;
     const struct backend *be;
-    struct dev *dev; /* NULL: a plan */
     struct nn nn;
     struct cond_cache *cache;
     size_t work_max; /* bytes of the work buffer at most */

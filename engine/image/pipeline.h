@@ -7,8 +7,9 @@
 #ifndef ENGINE_IMAGE_PIPELINE_H
 #define ENGINE_IMAGE_PIPELINE_H
 
-#include "engine/image/nn.h"
+#include "engine/image/files.h"
 #include "engine/image/schedule.h"
+#include "engine/nn/nn.h"
 
 /* An encoded prompt, in host memory; shared by jobs and the cache. */
 struct img_cond {

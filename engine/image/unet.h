@@ -5,7 +5,7 @@
 #ifndef ENGINE_IMAGE_UNET_H
 #define ENGINE_IMAGE_UNET_H
 
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 #define UNET_IDS_MAX 8
 

@@ -17,6 +17,7 @@
 #include "engine/image/dit_qwen.h"
 #include "engine/image/dit_sd3.h"
 #include "engine/image/dit_zimage.h"
+#include "engine/image/files.h"
 #include "tests/golden.h"
 
 #define DATA "tests/data/image/"

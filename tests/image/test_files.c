@@ -14,7 +14,8 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
-#include "engine/image/nn_impl.h"
+#include "engine/image/files.h"
+#include "engine/nn/nn_impl.h"
 #include "tests/tree.h"
 #include "tests/unxz.h"
 

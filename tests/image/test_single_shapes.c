@@ -12,7 +12,8 @@
 #include <unistd.h>
 
 #include "engine/image/encoders.h"
-#include "engine/image/nn_impl.h"
+#include "engine/image/files.h"
+#include "engine/nn/nn_impl.h"
 #include "tests/tree.h"
 #include "tests/unxz.h"
 

@@ -16,7 +16,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/image/names_impl.h"
-#include "engine/image/nn_impl.h"
+#include "engine/nn/nn_impl.h"
 #include "engine/load/gguf.h"
 #include "tests/tree.h"
 

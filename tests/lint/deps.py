@@ -21,6 +21,7 @@ RULES = {
     "engine/text": [BASE, "engine/load/", "engine/quant/", "engine/grammar.h"],
     "engine/models": [BASE, "engine/"],
     "engine/image": [BASE, "engine/"],
+    "engine/nn": [BASE, "engine/"],
     "engine/encode": [BASE, "engine/"],
     "engine/audio": [BASE, "engine/"],
     "engine/ref": [BASE, "engine/ops.h", "engine/ops_types.h", "engine/tensor.h", "engine/backend.h", "engine/quant/"] + SHARED,

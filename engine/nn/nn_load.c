@@ -1,6 +1,6 @@
 /* Layers load themselves: names to shapes checked, matrices and vectors on the device. See nn.h. */
 #include "engine/base/mem.h"
-#include "engine/image/nn_impl.h"
+#include "engine/nn/nn_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>

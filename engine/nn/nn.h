@@ -1,20 +1,22 @@
-/* What image models are built of: layers that load themselves from a component's tensors, temporaries in one work
+/* What image models, encoders and speech models are built of: layers that load themselves from a component's tensors, temporaries in one work
  * buffer, and runs of operations with one sticky error. The same forward code runs twice: dry (no operation is issued,
  * temporaries are only counted), which gives the exact work memory of a step before it is tried, and for real. Engine
  * thread only.
  *
  *   struct nn_load -> layers (weights on the device)      struct nn -> a run: layouts, temporaries, operations */
-#ifndef ENGINE_IMAGE_NN_H
-#define ENGINE_IMAGE_NN_H
+#ifndef ENGINE_NN_H
+#define ENGINE_NN_H
 
 #include <stdarg.h>
 
 #include "engine/image.h"
-#include "engine/image/files.h"
+#include "engine/nn/comp.h"
 #include "engine/ops.h"
 
 /* ---- weights ---- */
 
+struct eng_opts;
+struct eng_info;
 struct nn_weights; /* opened weights of an image model; owns them */
 int nn_weights_open(struct nn_weights **out, const struct backend *be, struct dev *dev,
                     enum eng_precision precision, struct err *e);
@@ -118,6 +120,12 @@ struct nn {
     struct image_meta meta;
     const struct img_yield *yield; /* may be NULL */
 };
+/* Opens n->be's device for `work` ("run encoders": what an error says the device can't do); n->dev is then set, and the
+ * caller's to close. Nothing else of n must be in use. */
+int nn_open(struct nn *n, const struct eng_opts *o, enum eng_precision precision, const char *work,
+            struct eng_info *info, struct err *e);
+/* Bytes that the backend's device may still take; 0 when it can't say. Any thread. */
+size_t nn_memory(const struct backend *be);
 /* Start a run: no temporaries, no error. The buffer (mem.buf, mem.cap) stays. meta's arrays stay the caller's until the
  * run ends. A run may call nn_layouts again in its middle. */
 void nn_begin(struct nn *n, bool dry);

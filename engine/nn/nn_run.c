@@ -1,6 +1,6 @@
 /* Runs: temporaries by first fit in one buffer, operations with a sticky error. See nn.h. */
 #include "engine/base/mem.h"
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Opened weights of an image model: matrices, vectors, the host copies that backends read in place. See nn.h. */
 #include "engine/base/mem.h"
-#include "engine/image/nn_impl.h"
+#include "engine/nn/nn_impl.h"
 
 #include <stdlib.h>
 #include <string.h>

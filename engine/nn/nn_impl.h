@@ -1,8 +1,8 @@
 /* Shared by nn_load.c, nn_tensor.c and nn_weights.c; private to them. */
-#ifndef ENGINE_IMAGE_NN_IMPL_H
-#define ENGINE_IMAGE_NN_IMPL_H
+#ifndef ENGINE_NN_IMPL_H
+#define ENGINE_NN_IMPL_H
 
-#include "engine/image/nn.h"
+#include "engine/nn/nn.h"
 
 #define NN_NAME 192
 

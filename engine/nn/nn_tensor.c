@@ -1,6 +1,6 @@
 /* From a wanted name to one piece of memory: file names, slices, formats that no backend has. See nn_impl.h. */
 #include "engine/base/mem.h"
-#include "engine/image/nn_impl.h"
+#include "engine/nn/nn_impl.h"
 
 #include <stdio.h>
 #include <stdlib.h>
