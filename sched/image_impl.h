@@ -7,6 +7,7 @@
 #define SCHED_IMAGE_IMPL_H
 
 #include "sched/image.h"
+#include "sched/lane.h"
 
 struct ireq;
 struct ijob {
@@ -22,45 +23,41 @@ struct ijob {
 };
 
 struct ireq {
-    struct ireq *prev, *next;
-    struct request *r;
-    uint64_t order;
+    struct lane_req base;
     int n_opened, n_live, n_done;
     int64_t rows, steps; /* of each of its pictures, once one was admitted */
     int64_t turn_us,
         last_us; /* its last denoising step's end (or first admission); how long that took */
     bool overdue;
-    double left;           /* rows that it still has to make, all pictures */
-    bool ended, cancelled; /* cancelled: in a pause, ends when the step does */
+    double left; /* rows that it still has to make, all pictures */
     int32_t n_prompt, n_output;
     int64_t stage_us[IMG_DONE];
-    int64_t scheduled_us, first_us;
+    int64_t first_us;
     bool counted; /* its time in this step is */
     struct ijob job[];
 };
 
 struct image_lane {
+    struct lane base;
     struct engine *g;
     const struct eng_image_info *info;
     struct image_opts o;
-    struct ireq *head, *tail, *dead; /* dead: ended in this step, freed at its end */
-    int n_req;
-    uint64_t n_arrived;
     struct ijob **live; /* [max_running] */
     int n_live;
     struct ijob **list;      /* [max_running] of the step being made */
     struct img_job **handle; /* same, as the engine wants them */
-    int n_list, n_step;      /* n_step: as many of list are in the engine now; 0: no step runs */
-    bool interrupted;
-    int n_cancelled;
+    int n_list;              /* base.n_step: as many of list are in the engine now */
     bool blocked; /* the next job did not fit beside the live ones: ask again when one has ended */
-    int64_t now, paused_us;
+    int64_t paused_us;
     double decode_us_px; /* smoothed */
-    struct sched_stats st;
 };
 
+static inline struct ireq *ireq(struct lane_req *q)
+{
+    return (struct ireq *)q;
+}
+
 /* image.c */
-void image__req_end(struct image_lane *l, struct ireq *q, int code, const char *text);
 void image__job_close(struct image_lane *l, struct ijob *j);
 bool image__before(const struct ireq *a, const struct ireq *b); /* by priority, then arrival */
 

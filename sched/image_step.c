@@ -36,8 +36,8 @@ static void weigh(const struct image_lane *l, struct ireq *q)
     int64_t patience = OVERDUE_STEPS * q->last_us;
     if (patience < l->o.age_us)
         patience = l->o.age_us;
-    q->overdue = l->now - q->turn_us > patience;
-    q->left = (double)(q->r->n - q->n_opened) * (double)q->rows * (double)q->steps;
+    q->overdue = l->base.now - q->turn_us > patience;
+    q->left = (double)(q->base.r->n - q->n_opened) * (double)q->rows * (double)q->steps;
     for (int i = 0; i < q->n_opened; i++)
         if (q->job[i].job)
             q->left += (double)q->job[i].rows *
@@ -52,15 +52,15 @@ static bool first(const struct ijob *a, const struct ijob *b)
         return img_job_step(a->job) != img_job_step(b->job)
                    ? img_job_step(a->job) > img_job_step(b->job)
                    : a->index < b->index;
-    if (p->r->priority != q->r->priority)
-        return p->r->priority < q->r->priority;
+    if (p->base.r->priority != q->base.r->priority)
+        return p->base.r->priority < q->base.r->priority;
     if (p->overdue != q->overdue)
         return p->overdue;
     if (p->overdue && p->turn_us != q->turn_us)
         return p->turn_us < q->turn_us;
     if (p->left < q->left || p->left > q->left)
         return p->left < q->left;
-    return p->order < q->order;
+    return p->base.order < q->base.order;
 }
 
 /* Tens of jobs at most, and a step that takes milliseconds: no heap. */
@@ -100,12 +100,12 @@ static void choose(struct image_lane *l)
 /* Whether somebody still wants the step that runs. */
 static bool wanted(const struct image_lane *l)
 {
-    if (l->interrupted)
+    if (l->base.interrupted)
         return false;
-    for (int i = 0; i < l->n_step && l->n_cancelled; i++)
-        if (!l->list[i]->req->cancelled)
+    for (int i = 0; i < l->base.n_step && l->base.n_cancelled; i++)
+        if (!l->list[i]->req->base.cancelled)
             return true;
-    return !l->n_cancelled;
+    return !l->base.n_cancelled;
 }
 
 /* Called by the engine between operations; what others did meanwhile is not this step's time. */
@@ -121,7 +121,7 @@ static int pause_step(void *arg)
  * pictures are in it: that is what its client waited. */
 static void account(struct image_lane *l, enum img_stage stage, int n, int64_t us)
 {
-    struct image_stats *st = &l->st.image;
+    struct image_stats *st = &l->base.st.image;
     double rows = 0;
     for (int i = 0; i < n; i++) {
         l->list[i]->req->counted = false;
@@ -132,21 +132,21 @@ static void account(struct image_lane *l, enum img_stage stage, int n, int64_t u
         double part = rows > 0 ? (double)j->rows / rows : 1.0 / n;
         j->device_us += (int64_t)(part * (double)us);
         if (stage == IMG_DENOISE) {
-            j->req->turn_us = l->now;
+            j->req->turn_us = l->base.now;
             j->req->last_us = us;
         }
         if (!j->req->counted)
             j->req->stage_us[stage] += us;
         j->req->counted = true;
         if (stage == IMG_DECODE) {
-            const struct img_params *p = &j->req->r->image->p;
+            const struct img_params *p = &j->req->base.r->image->p;
             double now = part * (double)us / ((double)p->width * p->height);
             l->decode_us_px = l->decode_us_px > 0 ? 0.7 * l->decode_us_px + 0.3 * now : now;
         }
     }
     st->stage_us[stage] += us;
-    l->st.step_us_total += us;
-    l->st.steps++;
+    l->base.st.step_us_total += us;
+    l->base.st.steps++;
     if (stage != IMG_DENOISE)
         return;
     int b = 0;
@@ -163,7 +163,7 @@ static void harvest(struct image_lane *l, enum img_stage stage, int n)
 {
     for (int i = 0; i < n; i++) {
         struct ijob *j = l->list[i];
-        if (j->req->ended || j->req->cancelled)
+        if (j->req->base.ended || j->req->base.cancelled)
             continue;
         if (stage == IMG_ENCODE)
             j->req->n_prompt = img_job_tokens(j->job);
@@ -183,26 +183,27 @@ static void job_failed(struct image_lane *l, struct ijob *j, int rc, const char 
                 j->stuck = true;
                 return;
             }
-    image__req_end(l, j->req, rc, text);
+    lane_end(&l->base, &j->req->base, rc, text);
 }
 
 /* The first n of list into the engine; *us: without pauses. */
 static int run_step(struct image_lane *l, int n, int64_t *us, struct err *e)
 {
     const struct img_yield y = {.fn = pause_step, .arg = l};
-    int64_t begin = l->o.clock(l->o.arg);
+    lane_tick(&l->base);
+    int64_t begin = l->base.now;
     l->paused_us = 0;
-    l->interrupted = false;
+    l->base.interrupted = false;
     for (int i = 0; i < n; i++) {
         l->handle[i] = l->list[i]->job;
-        if (!l->list[i]->req->scheduled_us)
-            l->list[i]->req->scheduled_us = begin;
+        if (!l->list[i]->req->base.scheduled_us)
+            l->list[i]->req->base.scheduled_us = begin;
     }
-    l->n_step = n;
+    l->base.n_step = n;
     int rc = eng_image_step(l->g, l->handle, n, &y, e);
-    l->n_step = 0;
-    l->now = l->o.clock(l->o.arg);
-    *us = l->now - begin - l->paused_us;
+    l->base.n_step = 0;
+    lane_tick(&l->base);
+    *us = l->base.now - begin - l->paused_us;
     return rc;
 }
 
