@@ -2,7 +2,7 @@
 #ifndef CUDA_ATTN_CUH
 #define CUDA_ATTN_CUH
 
-#include "cuda/kern.cuh"
+#include "cuda/kv8.cuh"
 
 struct attn_args {
     void *dst;
@@ -16,7 +16,8 @@ struct attn_args {
     const float *sinks, *alibi;
     float *ws;
     int32_t *flags;
-    int32_t stride, n_head, n_kv_head, head_dim, window, dst_bf16, split_max;
+    int32_t stride, n_head, n_kv_head, head_dim, window, dst_bf16, split_max, fp8;
+    int64_t block_bytes; /* of the layer */
     float scale, softcap;
 };
 
@@ -25,6 +26,20 @@ __device__ __forceinline__ int64_t attn_at(const attn_args &a, int block, int sl
 {
     return (((int64_t)block * 2 + v) * a.n_kv_head + head) * CU_BLOCK_TOKENS * a.head_dim +
            (int64_t)slot * a.head_dim;
+}
+
+/* The same of a pool of codes, and the vector's scale. */
+__device__ __forceinline__ const uint8_t *code_at(const attn_args &a, int block, int slot, int head,
+                                                  int v)
+{
+    return (const uint8_t *)a.pool + block * a.block_bytes +
+           ((int64_t)(v * a.n_kv_head + head) * CU_BLOCK_TOKENS + slot) * a.head_dim;
+}
+__device__ __forceinline__ float code_scale(const attn_args &a, int block, int slot, int head,
+                                            int v)
+{
+    return *kv8_scale_at((char *)a.pool + block * a.block_bytes, a.n_kv_head, a.head_dim, slot,
+                         head, v);
 }
 
 static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step *s)
@@ -54,6 +69,8 @@ static inline attn_args attn_fill(const struct cu_attn *a, const struct cu_step 
     r.head_dim = kv->head_dim;
     r.window = a->window;
     r.split_max = s->split_max;
+    r.fp8 = kv->dt == CU_F8;
+    r.block_bytes = (int64_t)cu_kv_layer_block_bytes(kv);
     r.scale = a->scale;
     r.softcap = a->softcap;
     return r;

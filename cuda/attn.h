@@ -9,7 +9,7 @@ extern "C" {
 #endif
 
 int cu_attn_any(const struct cu_attn *a, const struct cu_step *s, cu_stream st);
-/* 16-bit KV, head_dim a multiple of 16 up to 256. */
+/* 16-bit KV or codes, head_dim a multiple of 16 up to 256. */
 int cu_attn_mma(const struct cu_attn *a, const struct cu_step *s, cu_stream st);
 
 /* The tiles alone, on compute capability 9.0, bits not those of cu_attn_mma: bf16 KV (16-byte aligned), head_dim 64 or

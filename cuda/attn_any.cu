@@ -8,6 +8,22 @@
 #define THREADS      128
 #define HEAD_DIM_MAX 512
 
+/* K (v = 0) or V (1) of the token at position j; of codes, also their scale. */
+template <class T>
+__device__ __forceinline__ const T *vec_at(const attn_args &a, const int32_t *table, int j, int kvh,
+                                           int v)
+{
+    const int block = table[j / CU_BLOCK_TOKENS], slot = j % CU_BLOCK_TOKENS;
+    if (is_code<T>::value)
+        return (const T *)code_at(a, block, slot, kvh, v);
+    return (const T *)a.pool + attn_at(a, block, slot, kvh, v);
+}
+__device__ __forceinline__ float scale_at(const attn_args &a, const int32_t *table, int j, int kvh,
+                                          int v)
+{
+    return code_scale(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, v);
+}
+
 template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(attn_args a)
 {
     SHARED(float, q, [HEAD_DIM_MAX]);
@@ -28,11 +44,12 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
         float top = -INFINITY, sum = 0;
         __syncthreads();
         for (int j = lo + t; j < hi; j += THREADS) {
-            const T *k = (const T *)a.pool +
-                         attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 0);
+            const T *k = vec_at<T>(a, table, j, kvh, 0);
             float v = 0;
             for (int i = 0; i < d; i++)
                 v = __fmaf_rn(q[i], load1(k + i), v);
+            if (is_code<T>::value)
+                v = __fmul_rn(v, scale_at(a, table, j, kvh, 0));
             if (a.softcap > 0)
                 v = a.softcap * tanhf(v / a.softcap);
             if (a.alibi)
@@ -49,6 +66,8 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
         for (int j = lo + t; j < hi; j += THREADS) {
             p[j - s0] = expf(p[j - s0] - top);
             sum += p[j - s0];
+            if (is_code<T>::value)
+                p[j - s0] = __fmul_rn(p[j - s0], scale_at(a, table, j, kvh, 1));
         }
         sum = block_sum<THREADS / 32>(sum, red);
         const float now = fmaxf(m, top), keep = m > -INFINITY ? expf(m - now) : 0,
@@ -56,8 +75,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
         for (int i = t, n = 0; i < d; i += THREADS, n++) {
             float v = 0;
             for (int j = lo; j < hi; j++) {
-                const T *vp = (const T *)a.pool +
-                              attn_at(a, table[j / CU_BLOCK_TOKENS], j % CU_BLOCK_TOKENS, kvh, 1);
+                const T *vp = vec_at<T>(a, table, j, kvh, 1);
                 v = __fmaf_rn(p[j - s0], load1(vp + i), v);
             }
             acc[n] = __fadd_rn(__fmul_rn(acc[n], keep), __fmul_rn(v, take));
@@ -96,6 +114,8 @@ extern "C" int cu_attn_any(const struct cu_attn *a, const struct cu_step *s, cu_
                     false};
     auto k = a->kv->dt == CU_F32   ? attn_any<float>
              : a->kv->dt == CU_F16 ? attn_any<__half>
+             : a->kv->dt == CU_I8  ? attn_any<int8_t>
+             : a->kv->dt == CU_F8  ? attn_any<f8>
                                    : attn_any<bf16>;
     return launched(launch(c, k, attn_fill(a, s)));
 }

@@ -1,4 +1,4 @@
-/* Attention on tensor cores (mma.sync m16n8k16): KV f16 or bf16, head_dim a multiple of 16 up to 256 (tiles of bf16: up to
+/* Attention on tensor cores (mma.sync m16n8k16): KV f16, bf16 or codes, head_dim a multiple of 16 up to 256 (tiles of bf16: up to
  * 512, where a block may have 152 KiB of shared memory), Q and the weights P rounded to the KV's dtype, f32 sums, softmax in
  * powers of two (flash attention, Dao 2023; split KV with the last block combining, Dao et al. 2023).
  *
@@ -9,6 +9,8 @@
  *
  *   decode:  block = (row, KV head x 16 query heads, split), 4 warps, each one step; the group's heads are the mma's rows
  *   prefill: block = 64 of a tile's (row, head) pairs, a KV head and up to 128 columns of V, 4 warps of 16 pairs
+ * Codes are halves in shared memory, of what they say a power of two less; the scales go to the scores, and to the weights
+ * behind their sum, so that both are of the size of the values.
  * Head sizes between 64, 128 and 256 are padded with zeros in shared memory only. Bound: 1e-4 NMSE (bf16), 1e-6 (f16). */
 #include "cuda/attn.cuh"
 #include "cuda/attn.h"
@@ -20,6 +22,45 @@
 #define THREADS (WARPS * 32)
 
 /* ---- the arithmetic that both kernels share ---- */
+
+/* What a pool holds, and what is multiplied. */
+struct kv_code {
+}; /* int8, or e4m3 where attn_args.fp8 */
+template <class S> struct kv_type {
+    typedef S T;
+    static const bool code = false;
+};
+template <> struct kv_type<kv_code> {
+    typedef __half T;
+    static const bool code = true;
+};
+/* Scales of the tokens of N steps: K's, then V's. */
+template <bool CODE, int N> struct kv_scales {
+};
+template <int N> struct kv_scales<true, N> {
+    float scale[N][2][STEP];
+};
+
+/* Two codes, the lower or upper ones of v, as halves: int8 / 128, e4m3 / 256. Exact. */
+__device__ __forceinline__ uint32_t code_pair(uint32_t v, bool upper, bool fp8)
+{
+    if (fp8) { /* bytes on top; exponent and fraction one bit lower */
+        const uint32_t w = __byte_perm(v, 0, upper ? 0x3424u : 0x1404u);
+        return (w & 0x80008000u) | (w >> 1 & 0x3f803f80u);
+    }
+    union {
+        uint32_t u;
+        __half2 h;
+    } x, mul, add;
+    /* 1024 + 128 + code, whose low bits are the byte with its sign turned; / 128 - 9 */
+    x.u = __byte_perm(v ^ 0x80808080u, 0x64646464u, upper ? 0x4342u : 0x4140u);
+    mul.u = 0x20002000u;
+    add.u = 0xc880c880u;
+    x.h = __hfma2(x.h, mul.h, add.h);
+    return x.u;
+}
+#define UNIT_I8 128.0f
+#define UNIT_F8 256.0f
 
 __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2],
                                     bf16)
@@ -68,12 +109,20 @@ __device__ __forceinline__ void pv(float (&o0)[4], float (&o1)[4], const uint32_
 }
 
 /* Scores of the step at position `at` to weights in P fragments; m and l of the step for the thread's two rows. */
-template <class T>
+template <class S>
 __device__ __forceinline__ void soften(float (&s)[STEP / 8][4], uint32_t (&p)[STEP / 16][4],
                                        float (&m)[2], float (&l)[2], const attn_args &a,
-                                       const sight &see, int at)
+                                       const sight &see, int at, const float (*scale)[STEP])
 {
+    typedef typename kv_type<S>::T T;
     const int t = (int)threadIdx.x % 4;
+    if constexpr (kv_type<S>::code)
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++) {
+            const float2 k = *(const float2 *)&scale[0][j * 8 + t * 2];
+            s[j][0] = __fmul_rn(s[j][0], k.x), s[j][1] = __fmul_rn(s[j][1], k.y);
+            s[j][2] = __fmul_rn(s[j][2], k.x), s[j][3] = __fmul_rn(s[j][3], k.y);
+        }
     if (a.softcap > 0) {
         const float k = __fmul_rn(__fdiv_rn(a.scale, a.softcap), 2 * LOG2E),
                     cap = __fmul_rn(a.softcap, LOG2E);
@@ -112,6 +161,11 @@ __device__ __forceinline__ void soften(float (&s)[STEP / 8][4], uint32_t (&p)[ST
         for (int i = 0; i < 4; i++) {
             s[j][i] = exp2f(__fsub_rn(s[j][i], ref[i >> 1]));
             l[i >> 1] = __fadd_rn(l[i >> 1], s[j][i]);
+        }
+        if constexpr (kv_type<S>::code) {
+            const float2 v = *(const float2 *)&scale[1][j * 8 + t * 2];
+            s[j][0] = __fmul_rn(s[j][0], v.x), s[j][1] = __fmul_rn(s[j][1], v.y);
+            s[j][2] = __fmul_rn(s[j][2], v.x), s[j][3] = __fmul_rn(s[j][3], v.y);
         }
         p[j / 2][(j & 1) * 2] = pack2(s[j][0], s[j][1], T());
         p[j / 2][(j & 1) * 2 + 1] = pack2(s[j][2], s[j][3], T());
@@ -158,13 +212,54 @@ struct q_shared { /* the thread's own words: [fragment][4][THREADS] */
     }
 };
 
+/* The same as fetch() of codes; the caller's next barrier is its end. */
+template <int D>
+__device__ __forceinline__ void fetch_codes(const attn_args &a, __half *tile, const int32_t *table,
+                                            int kvh, int v, int col, int at, int n, int lo, int hi,
+                                            int me, int threads)
+{
+#pragma unroll 2
+    for (int i = me; i < n * (D / 16); i += threads) {
+        const int r = i / (D / 16), c = i % (D / 16), pos = at + r;
+        uint4 w = {0, 0, 0, 0}, lo8, hi8;
+        if (pos >= lo && pos <= hi && col + c * 16 < a.head_dim)
+            w = *(const uint4 *)(code_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + col + c * 16);
+        lo8.x = code_pair(w.x, 0, a.fp8), lo8.y = code_pair(w.x, 1, a.fp8);
+        lo8.z = code_pair(w.y, 0, a.fp8), lo8.w = code_pair(w.y, 1, a.fp8);
+        hi8.x = code_pair(w.z, 0, a.fp8), hi8.y = code_pair(w.z, 1, a.fp8);
+        hi8.z = code_pair(w.w, 0, a.fp8), hi8.w = code_pair(w.w, 1, a.fp8);
+        *(uint4 *)chunk<D>(tile, r, 2 * c) = lo8;
+        *(uint4 *)chunk<D>(tile, r, 2 * c + 1) = hi8;
+    }
+}
+
+/* Scales of a step at position `at`; 0 for tokens outside [lo, hi]. */
+__device__ __forceinline__ void fetch_scales(const attn_args &a, float (*scale)[STEP],
+                                             const int32_t *table, int kvh, int at, int lo, int hi,
+                                             int me, int threads)
+{
+    for (int i = me; i < 2 * STEP; i += threads) {
+        const int pos = at + i % STEP;
+        scale[i / STEP][i % STEP] =
+            pos >= lo && pos <= hi
+                ? __fmul_rn(code_scale(a, table[pos / PAGE], pos % PAGE, kvh, i / STEP),
+                            a.fp8 ? UNIT_F8 : UNIT_I8)
+                : 0;
+    }
+}
+
 /* Begin to copy K (v = 0) or V (1) of `n` tokens from position `at` by `threads` threads; tokens outside [lo, hi] and
  * columns behind head_dim become zeros; col = the tile's first column. */
-template <int D, class T>
-__device__ __forceinline__ void fetch(const attn_args &a, T *tile, const int32_t *table, int kvh,
-                                      int v, int col, int at, int n, int lo, int hi, int me,
-                                      int threads)
+template <int D, class S>
+__device__ __forceinline__ void fetch(const attn_args &a, typename kv_type<S>::T *tile,
+                                      const int32_t *table, int kvh, int v, int col, int at, int n,
+                                      int lo, int hi, int me, int threads)
 {
+    typedef typename kv_type<S>::T T;
+    if constexpr (kv_type<S>::code) {
+        fetch_codes<D>(a, tile, table, kvh, v, col, at, n, lo, hi, me, threads);
+        return;
+    }
 #pragma unroll 1 /* more addresses at once cost registers that the sums need */
     for (int i = me; i < n * (D / 8); i += threads) {
         const int r = i / (D / 8), c = i % (D / 8), pos = at + r;
@@ -180,7 +275,8 @@ __device__ __forceinline__ void fetch(const attn_args &a, T *tile, const int32_t
 
 #define RING 4 /* pages under way a warp */
 
-template <int D, class T> struct dec_shared {
+template <int D, class S> struct dec_shared : kv_scales<kv_type<S>::code, WARPS> {
+    typedef typename kv_type<S>::T T;
     union {
         T ring[WARPS][RING][PAGE * D];
         float o[WARPS][16][D]; /* outputs of the steps, when all pages are used up */
@@ -190,8 +286,8 @@ template <int D, class T> struct dec_shared {
 };
 
 /* Output, maximum and weight of the split: the warps' steps in order. */
-template <int D, class T>
-__device__ __forceinline__ float dec_fold(const dec_shared<D, T> *sm, int r, int d, float &m,
+template <int D, class S>
+__device__ __forceinline__ float dec_fold(const dec_shared<D, S> *sm, int r, int d, float &m,
                                           float &l)
 {
     float o = 0;
@@ -207,17 +303,23 @@ __device__ __forceinline__ float dec_fold(const dec_shared<D, T> *sm, int r, int
 }
 
 /* One warp, one step: state to shared memory. */
-template <int D, class T>
-__device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *sm,
+template <int D, class S>
+__device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, S> *sm,
                                          const float *const (&q)[2], const int32_t *table, int kvh,
                                          int at, int lo, int hi)
 {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    typedef typename kv_type<S>::T T;
     T(*ring)[PAGE * D] = sm->ring[warp];
+    const float(*scale)[STEP] = nullptr;
+    if constexpr (kv_type<S>::code) {
+        fetch_scales(a, sm->scale[warp], table, kvh, at, lo, hi, lane, 32);
+        scale = sm->scale[warp];
+    }
     float o[D / 8][4] = {}, s[STEP / 8][4] = {}, m[2], l[2];
     uint32_t p[STEP / 16][4];
     for (int i = 0; i < RING; i++) {
-        fetch<D, T>(a, ring[i], table, kvh, 0, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
+        fetch<D, S>(a, ring[i], table, kvh, 0, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
         ptx::cp_async_commit();
     }
     q_regs<D> qf;
@@ -230,10 +332,10 @@ __device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *s
         __syncwarp();
         qk<D, T>(s[2 * i], s[2 * i + 1], ring[i], qf);
         __syncwarp();
-        fetch<D, T>(a, ring[i], table, kvh, 1, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
+        fetch<D, S>(a, ring[i], table, kvh, 1, 0, at + i * PAGE, PAGE, lo, hi, lane, 32);
         ptx::cp_async_commit();
     }
-    soften<T>(s, p, m, l, a, {{lo, lo}, {hi, hi}}, at);
+    soften<S>(s, p, m, l, a, {{lo, lo}, {hi, hi}}, at, scale);
 #pragma unroll
     for (int i = 0; i < STEP / PAGE; i++) {
         ptx::cp_async_wait<RING - 1>();
@@ -259,9 +361,9 @@ __device__ __forceinline__ void dec_step(const attn_args &a, dec_shared<D, T> *s
     __syncthreads();
 }
 
-template <int D, class T> static __global__ void __launch_bounds__(THREADS) attn_decode(attn_args a)
+template <int D, class S> static __global__ void __launch_bounds__(THREADS) attn_decode(attn_args a)
 {
-    typedef dec_shared<D, T> shared;
+    typedef dec_shared<D, S> shared;
     DYN_SHARED(shared, sm);
     const int di = (int)blockIdx.x, split = (int)blockIdx.z, group = a.n_head / a.n_kv_head,
               per = (group + 15) / 16;
@@ -278,7 +380,7 @@ template <int D, class T> static __global__ void __launch_bounds__(THREADS) attn
     const float *q0 = a.qkv + row * a.ld + (int64_t)head0 * a.head_dim;
     const float *q[2] = {g < heads ? q0 + (int64_t)g * a.head_dim : nullptr,
                          g + 8 < heads ? q0 + (int64_t)(g + 8) * a.head_dim : nullptr};
-    dec_step<D, T>(a, sm, q, a.table + (int64_t)a.row_seq[row] * a.stride, kvh,
+    dec_step<D, S>(a, sm, q, a.table + (int64_t)a.row_seq[row] * a.stride, kvh,
                    split * CU_SPLIT_TOKENS + warp * STEP, lo, pos);
     /* [row][head][split of split_max][head_dim + 2] */
     const int64_t part = a.head_dim + 2;
@@ -337,7 +439,8 @@ template <int D> struct pre_q {
         : D > 128 ? 128
                   : D; /* of V and the output a block: more do not fit its registers */
 };
-template <int D, class T> struct pre_shared {
+template <int D, class S> struct pre_shared : kv_scales<kv_type<S>::code, 1> {
+    typedef typename kv_type<S>::T T;
     static const int C = pre_q<D>::cols;
     T k[STEP * D], v[STEP * C];
     float o[C / 2][THREADS]; /* the row's output so far: the thread's own values */
@@ -366,8 +469,8 @@ __device__ __forceinline__ void pre_fold(float (&o)[pre_q<D>::cols / 8][4],
 }
 
 /* The split's state into the row's, then from nothing again. */
-template <int D, class T>
-__device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[pre_q<D>::cols / 8][4],
+template <int D, class S>
+__device__ __forceinline__ void pre_split(pre_shared<D, S> *sm, float (&o)[pre_q<D>::cols / 8][4],
                                           float (&m)[2], float (&l)[2], float (&m_all)[2],
                                           float (&l_all)[2])
 {
@@ -393,12 +496,14 @@ __device__ __forceinline__ void pre_split(pre_shared<D, T> *sm, float (&o)[pre_q
     }
 }
 
-template <int D, class T, class Q>
-__device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *sm, const Q &q,
+template <int D, class S, class Q>
+__device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, S> *sm, const Q &q,
                                          const cu_tile &tile, int kvh, int first, int lo, int hi)
 {
+    typedef typename kv_type<S>::T T;
     constexpr int C = pre_q<D>::cols;
     const int col = (int)blockIdx.z * C;
+    const float(*scale)[STEP] = nullptr;
     const int32_t *table = a.table + (int64_t)tile.seq * a.stride;
     const int me = (int)threadIdx.x;
     const int pos[2] = {pre_at(a, tile, kvh, first).pos, pre_at(a, tile, kvh, first + 8).pos};
@@ -409,11 +514,15 @@ __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *s
     for (int i = 0; i < C / 2; i++)
         sm->o[i][me] = 0;
     int at = lo / STEP * STEP;
-    fetch<D, T>(a, sm->k, table, kvh, 0, 0, at, STEP, lo, hi, me, THREADS);
+    fetch<D, S>(a, sm->k, table, kvh, 0, 0, at, STEP, lo, hi, me, THREADS);
     ptx::cp_async_commit();
     for (; at <= hi; at += STEP) {
-        fetch<C, T>(a, sm->v, table, kvh, 1, col, at, STEP, lo, hi, me, THREADS);
+        fetch<C, S>(a, sm->v, table, kvh, 1, col, at, STEP, lo, hi, me, THREADS);
         ptx::cp_async_commit();
+        if constexpr (kv_type<S>::code) {
+            fetch_scales(a, sm->scale[0], table, kvh, at, lo, hi, me, THREADS);
+            scale = sm->scale[0];
+        }
         ptx::cp_async_wait<1>();
         __syncthreads();
         float s[STEP / 8][4] = {}, ms[2], ls[2];
@@ -423,9 +532,9 @@ __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *s
             qk<D, T>(s[2 * j], s[2 * j + 1], sm->k + j * 16 * D, q);
         __syncthreads();
         if (at + STEP <= hi)
-            fetch<D, T>(a, sm->k, table, kvh, 0, 0, at + STEP, STEP, lo, hi, me, THREADS);
+            fetch<D, S>(a, sm->k, table, kvh, 0, 0, at + STEP, STEP, lo, hi, me, THREADS);
         ptx::cp_async_commit();
-        soften<T>(s, p, ms, ls, a, see, at);
+        soften<S>(s, p, ms, ls, a, see, at, scale);
         fold f[2];
 #pragma unroll
         for (int r = 0; r < 2; r++) {
@@ -456,10 +565,11 @@ __device__ __forceinline__ void pre_walk(const attn_args &a, pre_shared<D, T> *s
     }
 }
 
-template <int D, class T>
+template <int D, class S>
 static __global__ void __launch_bounds__(THREADS, 2) attn_prefill(attn_args a)
 {
-    typedef pre_shared<D, T> shared;
+    typedef typename kv_type<S>::T T;
+    typedef pre_shared<D, S> shared;
     DYN_SHARED(shared, sm);
     const int group = a.n_head / a.n_kv_head, ti = (int)blockIdx.x / group, kvh = (int)blockIdx.y;
     if (ti >= a.count->n_tile)
@@ -484,13 +594,13 @@ static __global__ void __launch_bounds__(THREADS, 2) attn_prefill(attn_args a)
             for (int j = 0; j < 4; j++)
                 sm->q[kk * 4 + j][threadIdx.x] = f[j];
         }
-        pre_walk<D, T>(a, sm, q_shared{&sm->q[0][0]}, tile, kvh, i, lo, hi);
+        pre_walk<D, S>(a, sm, q_shared{&sm->q[0][0]}, tile, kvh, i, lo, hi);
     } else {
         q_regs<D> q;
 #pragma unroll
         for (int kk = 0; kk < D / 16; kk++)
             q_load<T>(q.f[kk], qp, kk, a.head_dim);
-        pre_walk<D, T>(a, sm, q, tile, kvh, i, lo, hi);
+        pre_walk<D, S>(a, sm, q, tile, kvh, i, lo, hi);
     }
 }
 
@@ -555,5 +665,7 @@ extern "C" int cu_attn_mma(const struct cu_attn *a, const struct cu_step *s, cu_
 {
     if (a->kv->head_dim > 256) /* an image's, which never decodes */
         return a->kv->dt == CU_BF16 && s->dec_max == 0 ? run_tiles<512, bf16>(a, s, st) : CU_BAD;
+    if (cu_is_code(a->kv->dt))
+        return run_dim<kv_code>(a, s, st);
     return a->kv->dt == CU_F16 ? run_dim<__half>(a, s, st) : run_dim<bf16>(a, s, st);
 }

@@ -9,7 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-_Static_assert((int)DT_F32 == CU_F32 && (int)DT_F16 == CU_F16 && (int)DT_BF16 == CU_BF16, "dtypes");
+_Static_assert((int)DT_F32 == CU_F32 && (int)DT_F16 == CU_F16 && (int)DT_BF16 == CU_BF16 &&
+                   (int)DT_I8 == CU_I8 && (int)DT_F8 == CU_F8,
+               "dtypes");
 _Static_assert((int)ACT_SILU == CU_ACT_SILU && (int)ACT_GELU_ERF == CU_ACT_GELU_ERF &&
                    (int)ACT_SWIGLU_OAI == CU_ACT_SWIGLU_OAI,
                "activations");

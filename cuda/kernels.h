@@ -20,7 +20,7 @@ extern "C" {
 typedef void *cu_stream; /* a cudaStream_t */
 
 /* Values of enum dtype, enum act_kind, enum rope_style (asserted in backend.c). */
-enum { CU_F32 = 0, CU_F16 = 1, CU_BF16 = 2 };
+enum { CU_F32 = 0, CU_F16 = 1, CU_BF16 = 2, CU_I8 = 4, CU_F8 = 5 }; /* the last two: KV codes */
 /* clang-format off */
 enum { CU_ACT_SILU, CU_ACT_GELU_TANH, CU_ACT_GELU_ERF, CU_ACT_RELU, CU_ACT_RELU2, CU_ACT_SWIGLU_OAI };
 /* clang-format on */
@@ -150,16 +150,19 @@ int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_stream st);
 /* ---- KV and attention ---- */
 
 /* One pool: [layer][block][K then V][kv head][CU_BLOCK_TOKENS][head_dim], so that 16 tokens of a head are one
- * contiguous piece of K (and of V). */
+ * contiguous piece of K (and of V). Behind a block's codes (CU_I8, CU_F8) lie their f32 scales, [K then V][kv head]
+ * [CU_BLOCK_TOKENS]. */
 struct cu_kv {
     void *p;
     int32_t n_layer, n_kv_head, head_dim, n_block, dt, k_only; /* k_only: no V, see mla.h */
 };
+#define cu_is_code(dt) ((dt) == CU_I8 || (dt) == CU_F8)
 /* Bytes of one block of one layer. */
 static inline size_t cu_kv_layer_block_bytes(const struct cu_kv *k)
 {
-    return (size_t)(k->k_only ? 1 : 2) * CU_BLOCK_TOKENS * (size_t)k->n_kv_head *
-           (size_t)k->head_dim * (k->dt == CU_F32 ? 4 : 2);
+    size_t d = (size_t)k->head_dim,
+           n = cu_is_code(k->dt) ? d + sizeof(float) : d * (k->dt == CU_F32 ? 4 : 2);
+    return (size_t)(k->k_only ? 1 : 2) * CU_BLOCK_TOKENS * (size_t)k->n_kv_head * n;
 }
 
 /* See op_rope_kv; rope_kv.cu */
@@ -175,7 +178,7 @@ struct cu_rope_kv {
 };
 int cu_rope_kv(const struct cu_rope_kv *a, const struct cu_step *s, cu_stream st);
 
-/* See op_attn. attn.c picks: attn_any.cu (any head_dim <= 512, any dtype, f32 arithmetic), attn_mma.cu (16-bit KV,
+/* See op_attn. attn.c picks: attn_any.cu (any head_dim <= 512, any dtype, f32 arithmetic), attn_mma.cu (all but f32 KV,
  * head_dim a multiple of 16 up to 256: decode rows and prefill tiles with one arithmetic, so equal bits), attn_wgmma.cu
  * (prefill on compute capability 9.0, when equal bits with decode are not asked for). */
 struct cu_attn {
@@ -194,8 +197,7 @@ struct cu_attn {
     int32_t n_flag;
     int32_t exact; /* batch invariant: the same arithmetic for decode and prefill */
     int32_t wgmma; /* tiles may go to attn_wgmma.cu (compute capability 9.0) */
-    int32_t
-        wide; /* heads of more than 256 go in tiles (shared memory of 8.0, 9.0, 10.0), when no row decodes */
+    int32_t wide;  /* heads over 256 go in tiles (8.0, 9.0, 10.0), when no row decodes */
 };
 int cu_attn(const struct cu_attn *a, const struct cu_step *s, cu_stream st);
 size_t cu_attn_ws(int n_head, int head_dim, int dec_max, int split_max); /* bytes; pure */

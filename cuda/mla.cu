@@ -3,7 +3,7 @@
  *             the other parts to q_nope in the products' dtype
  *   mla_attn  a warp a row and head: tokens from 0 up by online softmax, four at a time, lane i holding the values
  *             i, i + 32, ...; a row's bits depend on the row alone. Bound: 1e-11 NMSE of the reference in f32. */
-#include "cuda/kern.cuh"
+#include "cuda/kv8.cuh"
 #include "cuda/mla.h"
 
 #define WARPS  4
@@ -20,6 +20,39 @@ struct kv_args {
     int stride, n_head, n_nope, n_rope, rank, style;
     float eps, factor;
 };
+
+/* A token's vector of codes, and the place of its scale behind those of its block. */
+template <class T>
+static __device__ __forceinline__ T *codes_of(const char *pool, int64_t block, int slot, int dim,
+                                              float *&scale)
+{
+    char *p = (char *)pool + block * CU_BLOCK_TOKENS * (dim + (int)sizeof(float));
+    scale = (float *)(p + CU_BLOCK_TOKENS * dim) + slot;
+    return (T *)p + slot * dim;
+}
+
+/* x as codes, by all threads; part: [WARPS] shared and free to use. */
+template <class T>
+static __device__ __forceinline__ void put_codes(T *dst, float *to, const float *x, int dim,
+                                                 int *part)
+{
+    const int tid = (int)threadIdx.x, all = WARPS * 32;
+    int top = 0;
+    for (int i = tid; i < dim; i += all)
+        top = max(top, kv8_magnitude(x[i]));
+    for (int o = 16; o; o >>= 1)
+        top = max(top, __shfl_xor_sync(0xffffffffu, top, o));
+    if (tid % 32 == 0)
+        part[tid / 32] = top;
+    __syncthreads();
+    for (int i = 0; i < WARPS; i++)
+        top = max(top, part[i]);
+    const float scale = kv8_scale(top, is_code<T>::max);
+    for (int i = tid; i < dim; i += all)
+        kv8_put(dst + i, x[i], scale);
+    if (tid == 0)
+        *to = scale;
+}
 
 /* Pair i of x turned by the angle; formed in double, so that far positions keep their digits. */
 static __device__ __forceinline__ void turn_pair(const kv_args &a, float *x, int i, double pos)
@@ -58,9 +91,15 @@ template <class T, class N> static __global__ void __launch_bounds__(WARPS * 32)
                a.q[row * a.ld_q + i / a.n_nope * width + i % a.n_nope]);
     __syncthreads();
     const int64_t block = a.table[(int64_t)a.row_seq[row] * a.stride + pos / CU_BLOCK_TOKENS];
-    T *dst = (T *)a.pool + (block * CU_BLOCK_TOKENS + pos % CU_BLOCK_TOKENS) * dim;
-    for (int i = tid; i < dim; i += all)
-        store1(dst + i, x[i]);
+    if constexpr (is_code<T>::value) {
+        float *scale;
+        T *dst = codes_of<T>(a.pool, block, pos % CU_BLOCK_TOKENS, dim, scale);
+        put_codes(dst, scale, x, dim, (int *)part);
+    } else {
+        T *dst = (T *)a.pool + (block * CU_BLOCK_TOKENS + pos % CU_BLOCK_TOKENS) * dim;
+        for (int i = tid; i < dim; i += all)
+            store1(dst + i, x[i]);
+    }
 }
 
 struct attn_args {
@@ -100,14 +139,20 @@ static __global__ void __launch_bounds__(WARPS * 32) mla_attn(attn_args a)
 #pragma unroll
         for (int t = 0; t < TOKENS; t++) {
             const int p = min(at + t, last);
+            const int64_t block = table[p / CU_BLOCK_TOKENS];
             const T *src =
-                (const T *)a.pool +
-                ((int64_t)table[p / CU_BLOCK_TOKENS] * CU_BLOCK_TOKENS + p % CU_BLOCK_TOKENS) * dim;
+                (const T *)a.pool + (block * CU_BLOCK_TOKENS + p % CU_BLOCK_TOKENS) * dim;
+            float *scale = nullptr;
+            if (is_code<T>::value)
+                src = codes_of<const T>(a.pool, block, p % CU_BLOCK_TOKENS, dim, scale);
+            const float unit = is_code<T>::value ? *scale : 1;
             s[t] = 0;
 #pragma unroll
             for (int i = 0; i < V; i++) {
                 const int k = lane + 32 * i;
                 x[t][i] = k < dim ? load1(src + k) : 0;
+                if (is_code<T>::value)
+                    x[t][i] = __fmul_rn(x[t][i], unit);
                 s[t] = __fmaf_rn(q[i], x[t][i], s[t]);
             }
             s[t] = warp_sum(s[t]);
@@ -176,6 +221,10 @@ extern "C" int cu_mla_kv(const struct cu_mla_kv *a, const struct cu_step *s, cu_
         return kv_launch<float>(c, k, a->q_nope.dt);
     case CU_F16:
         return kv_launch<__half>(c, k, a->q_nope.dt);
+    case CU_I8:
+        return kv_launch<int8_t>(c, k, a->q_nope.dt);
+    case CU_F8:
+        return kv_launch<f8>(c, k, a->q_nope.dt);
     default:
         return kv_launch<bf16>(c, k, a->q_nope.dt);
     }
@@ -228,6 +277,10 @@ extern "C" int cu_mla_attn(const struct cu_mla_attn *a, const struct cu_step *s,
         return attn_launch<float>(c, k, a->dst.dt);
     case CU_F16:
         return attn_launch<__half>(c, k, a->dst.dt);
+    case CU_I8:
+        return attn_launch<int8_t>(c, k, a->dst.dt);
+    case CU_F8:
+        return attn_launch<f8>(c, k, a->dst.dt);
     default:
         return attn_launch<bf16>(c, k, a->dst.dt);
     }

@@ -1,10 +1,10 @@
 /* cu_rope_kv: optional RMS norm of each q and k head, rotation by pos * inv_freq (Su et al. 2021), q back in place (f32),
- * k and v into the pool (f32, f16, bf16). One block of four warps a row; a warp takes heads warp, warp + 4, ...; a row's
+ * k and v into the pool (f32, f16, bf16, codes). One block of four warps a row; a warp takes heads warp, warp + 4, ...; a row's
  * bits depend on the row alone. The angle is formed in double and reduced to one turn before it becomes a float, so that
  * positions of 128k tokens keep their digits. Bound: 1e-11 NMSE of the reference in f32.
  *
  * cu_kv_copy: whole blocks, all layers. */
-#include "cuda/kern.cuh"
+#include "cuda/kv8.cuh"
 
 #define WARPS        4
 #define HEAD_DIM_MAX 512
@@ -39,6 +39,25 @@ __device__ __forceinline__ void rotate_pair(const rope_args &a, float *x, int i,
     x[q] = __fmul_rn(__fadd_rn(__fmul_rn(u, s), __fmul_rn(v, c)), a.attn_factor);
 }
 
+/* A head's K or V as codes and their scale, by one warp. */
+template <class T>
+__device__ __forceinline__ void put_codes(const rope_args &a, const float *x, int block, int slot,
+                                          int head, int v, int lane)
+{
+    int top = 0;
+    for (int i = lane; i < a.head_dim; i += 32)
+        top = max(top, kv8_magnitude(x[i]));
+    for (int o = 16; o; o >>= 1)
+        top = max(top, __shfl_xor_sync(0xffffffffu, top, o));
+    const float scale = kv8_scale(top, is_code<T>::max);
+    char *b = a.pool + block * a.block_bytes;
+    T *dst = (T *)b + ((int64_t)(v * a.n_kv_head + head) * CU_BLOCK_TOKENS + slot) * a.head_dim;
+    for (int i = lane; i < a.head_dim; i += 32)
+        kv8_put(dst + i, x[i], scale);
+    if (lane == 0)
+        *kv8_scale_at(b, a.n_kv_head, a.head_dim, slot, head, v) = scale;
+}
+
 template <class T>
 static __global__ void __launch_bounds__(WARPS * 32)
     rope_kv(rope_args a, const cu_count *count, const int32_t *pos, const int32_t *row_seq,
@@ -71,6 +90,8 @@ static __global__ void __launch_bounds__(WARPS * 32)
         if (kind == 0) {
             for (int i = lane; i < d; i += 32)
                 src[i] = x[i];
+        } else if constexpr (is_code<T>::value) {
+            put_codes<T>(a, x, block, slot, (h - a.n_head) % a.n_kv_head, kind - 1, lane);
         } else {
             T *dst = (T *)a.pool + kv_at(a, block, slot, (h - a.n_head) % a.n_kv_head, kind - 1);
             for (int i = lane; i < d; i += 32)
@@ -98,7 +119,7 @@ static __global__ void __launch_bounds__(256)
 static bool kv_ok(const struct cu_kv *kv)
 {
     return kv && kv->p && kv->n_layer > 0 && kv->n_kv_head > 0 && kv->head_dim > 0 &&
-           kv->n_block > 1 && kv->dt >= CU_F32 && kv->dt <= CU_BF16;
+           kv->n_block > 1 && ((kv->dt >= CU_F32 && kv->dt <= CU_BF16) || cu_is_code(kv->dt));
 }
 
 extern "C" int cu_rope_kv(const struct cu_rope_kv *a, const struct cu_step *s, cu_stream st)
@@ -131,7 +152,11 @@ extern "C" int cu_rope_kv(const struct cu_rope_kv *a, const struct cu_step *s, c
                    kv->n_block};
     launch_cfg c = {
         dim3((unsigned)s->row_max), dim3(WARPS * 32), 0, (cudaStream_t)st, 0, false, false};
-    auto k = kv->dt == CU_F32 ? rope_kv<float> : kv->dt == CU_F16 ? rope_kv<__half> : rope_kv<bf16>;
+    auto k = kv->dt == CU_F32   ? rope_kv<float>
+             : kv->dt == CU_F16 ? rope_kv<__half>
+             : kv->dt == CU_I8  ? rope_kv<int8_t>
+             : kv->dt == CU_F8  ? rope_kv<f8>
+                                : rope_kv<bf16>;
     return launched(
         launch(c, k, r, s->count, s->pos, s->row_seq, s->block_table, (int)s->block_stride));
 }

@@ -27,7 +27,7 @@ struct eng_opts {       /* zero = default */
     bool no_pin;
     int32_t n_ctx;   /* context length in tokens; 0 = the model's, at most what memory allows */
     size_t kv_bytes; /* KV pool; 0 = enough for max_seqs/4 full contexts, within available memory */
-    const char *kv_dtype; /* "auto" (NULL), "f32", "f16", "bf16" */
+    const char *kv_dtype; /* "auto" (NULL), "f32", "f16", "bf16", "int8", "fp8" ("fp8_e4m3") */
     const char *quantize; /* dense matrices become "q8", "q4", "fp8" at load; NULL: they stay */
     int max_seqs;         /* sequences in one step; 0 = 64 */
     int max_rows;         /* tokens in one step; 0 = 512 */

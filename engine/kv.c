@@ -117,8 +117,14 @@ int eng_kv_dtype(const char *name, enum eng_precision p, enum dtype *out, struct
         *out = DT_F16;
     else if (!strcmp(name, "bf16"))
         *out = DT_BF16;
+    else if (!strcmp(name, "int8"))
+        *out = DT_I8;
+    else if (!strcmp(name, "fp8") || !strcmp(name, "fp8_e4m3"))
+        *out = DT_F8;
     else
-        return err_set(e, ERR_INVAL, "kv_dtype is \"%.32s\"; known: auto, f32, f16, bf16", name);
+        return err_set(e, ERR_INVAL,
+                       "kv_dtype is \"%.32s\"; known: auto, f32, f16, bf16, int8, fp8, fp8_e4m3",
+                       name);
     return 0;
 }
 

@@ -10,7 +10,7 @@
 size_t eng_memory_available(const char *root);
 
 struct kv_request {
-    const char *dtype; /* "auto" or NULL, "f32", "f16", "bf16" */
+    const char *dtype; /* "auto" or NULL, "f32", "f16", "bf16", "int8", "fp8", "fp8_e4m3" */
     enum eng_precision precision;
     size_t kv_bytes;     /* wanted pool; 0 = max_seqs / 4 full contexts */
     int32_t n_ctx;       /* wanted context; 0 = n_ctx_model, or less when memory is short */

@@ -39,7 +39,7 @@ struct kv_desc {
     int n_layer, n_kv_head;
     int head_dim;     /* of K and of V */
     int32_t n_block;  /* blocks of KV_BLOCK_TOKENS; block 0 is the null block and never read */
-    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16 */
+    enum dtype dtype; /* DT_F32, DT_F16, DT_BF16; DT_I8, DT_F8: see quant/kv8.h */
     bool k_only;      /* no room for V: see ops_mla.h */
 };
 

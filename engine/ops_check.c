@@ -85,8 +85,9 @@ int ops_check_kv(const struct kv_desc *k, struct err *e)
     if (k->n_layer <= 0 || k->n_kv_head <= 0 || k->head_dim <= 0 || k->n_block <= 1)
         return err_set(e, ERR_INVAL, "KV pool: %d layers, %d heads of %d, %d blocks", k->n_layer,
                        k->n_kv_head, k->head_dim, (int)k->n_block);
-    if (k->dtype != DT_F32 && k->dtype != DT_F16 && k->dtype != DT_BF16)
-        return err_set(e, ERR_INVAL, "KV pool: dtype %d is not f32, f16 or bf16", (int)k->dtype);
+    if (k->dtype != DT_F32 && k->dtype != DT_F16 && k->dtype != DT_BF16 && !dtype_is_code(k->dtype))
+        return err_set(e, ERR_INVAL, "KV pool: dtype %d is not f32, f16, bf16, int8 or fp8",
+                       (int)k->dtype);
     return 0;
 }
 

@@ -3,10 +3,17 @@
 #ifndef ENGINE_TENSOR_H
 #define ENGINE_TENSOR_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-enum dtype { DT_F32, DT_F16, DT_BF16, DT_I32 };
+/* DT_I8, DT_F8 (e4m3): codes of a KV pool, with a scale beside them (engine/quant/kv8.h); of no tensor. */
+enum dtype { DT_F32, DT_F16, DT_BF16, DT_I32, DT_I8, DT_F8 };
+
+static inline bool dtype_is_code(enum dtype d)
+{
+    return d == DT_I8 || d == DT_F8;
+}
 
 /* A backend's memory: 0 is no buffer. */
 typedef uint32_t dev_buf;
@@ -23,7 +30,7 @@ struct tensor {
 
 static inline size_t dtype_bytes(enum dtype d)
 {
-    return d == DT_F32 || d == DT_I32 ? 4 : 2;
+    return dtype_is_code(d) ? 1 : d == DT_F32 || d == DT_I32 ? 4 : 2;
 }
 
 /* Row-major [rows, cols] at byte `off` of `buf`. */

@@ -10,14 +10,14 @@
 
 static bool kv_sizes(const struct kv_desc *k, struct dev_kv *kv)
 {
-    size_t es = dtype_bytes(k->dtype), hd = (size_t)k->head_dim, v_dim;
-    if (!ck_round_up(hd, 16, &v_dim) || v_dim > 4096)
+    size_t hd = (size_t)k->head_dim, v_dim;
+    if (!ck_round_up(hd, 16, &v_dim) || v_dim > CPU_KV_DIM_MAX)
         return false;
     kv->desc = *k;
     v_dim = k->k_only ? 0 : v_dim;
-    kv->head_bytes = es * KV_BLOCK_TOKENS * (hd + v_dim);
     kv->geom =
         (struct cpu_kv_geom){.dtype = k->dtype, .head_dim = k->head_dim, .v_dim = (int)v_dim};
+    kv->head_bytes = cpu_kv_head_bytes(&kv->geom);
     return ck_mul(kv->head_bytes, (size_t)k->n_kv_head, &kv->layer_bytes) &&
            ck_mul(kv->layer_bytes, (size_t)k->n_layer, &kv->geom.block_bytes);
 }

@@ -1,6 +1,8 @@
 /* CPU backend: latent attention. A pool of k_only holds a token's vector as one row of head_dim values, [block][layer]
- * [token]; see kern_mla.c. */
+ * [token], and the scales of 16 tokens behind codes; see kern_mla.c. */
 #include "engine/cpu/cpu_impl.h"
+
+#include "engine/quant/kv8.h"
 
 #include <math.h>
 #include <string.h>
@@ -19,13 +21,13 @@ static int pad_to(int n)
     return (n + 15) / 16 * 16;
 }
 
-static char *token_at(const struct dev *d, const struct dev_kv *kv, int layer, int row)
+/* The row's block, at the layer. */
+static char *block_at(const struct dev *d, const struct dev_kv *kv, int layer, int row)
 {
     const struct step_meta *m = &d->meta;
     const int seq = ((const int32_t *)d->row_seq.p)[row], pos = m->pos[row];
     const int32_t block = m->block_table[(int64_t)seq * m->block_stride + pos / KV_BLOCK_TOKENS];
-    return kv->base + (size_t)block * kv->geom.block_bytes + (size_t)layer * kv->layer_bytes +
-           (size_t)(pos % KV_BLOCK_TOKENS * kv->desc.head_dim) * dtype_bytes(kv->desc.dtype);
+    return kv->base + (size_t)block * kv->geom.block_bytes + (size_t)layer * kv->layer_bytes;
 }
 
 static void rotate(const struct op_mla_kv *a, float *x, const float *cs)
@@ -40,12 +42,20 @@ static void rotate(const struct op_mla_kv *a, float *x, const float *cs)
     }
 }
 
-static void values_store(enum dtype t, void *dst, const float *x, int n)
+static void values_store(const struct cpu_kv_geom *g, char *block, int slot, const float *x)
 {
-    if (t == DT_F32)
+    const int n = g->head_dim;
+    void *dst = block + (size_t)(slot * n) * dtype_bytes(g->dtype);
+    float *scale = (float *)(void *)(block + cpu_kv_k_bytes(g)) + slot;
+    if (g->dtype == DT_I8)
+        *scale = kv8_pack_i8(dst, x, n);
+    else if (g->dtype == DT_F8)
+        *scale = kv8_pack_f8(dst, x, n);
+    else if (g->dtype == DT_F32)
         memcpy(dst, x, (size_t)n * sizeof *x);
-    for (int i = 0; t != DT_F32 && i < n; i++)
-        ((uint16_t *)dst)[i] = t == DT_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
+    else
+        for (int i = 0; i < n; i++)
+            ((uint16_t *)dst)[i] = g->dtype == DT_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
 }
 
 static void kv_row(void *arg, int i, int worker)
@@ -67,8 +77,8 @@ static void kv_row(void *arg, int i, int worker)
     for (int k = 0; k < a->rank; k++)
         x[k] = x[k] * inv * j->norm[k];
     rotate(a, x + a->rank, cs);
-    values_store(a->kv_pool->desc.dtype, token_at(j->d, a->kv_pool, a->layer, i), x,
-                 a->rank + a->n_rope);
+    values_store(&a->kv_pool->geom, block_at(j->d, a->kv_pool, a->layer, i),
+                 j->d->meta.pos[i] % KV_BLOCK_TOKENS, x);
     for (int h = 0; h < a->n_head; h++) {
         float *q = j->q + i * a->q.stride[0] + h * width;
         rotate(a, q + a->n_nope, cs);

@@ -12,6 +12,8 @@
 
 struct op_act_mul;
 
+#define CPU_KV_DIM_MAX 4096 /* of a head */
+
 /* A block of one layer and KV head: K transposed [head_dim][16 tokens], so that the scores of 16 tokens are
  * lanes, then V [16 tokens][v_dim], v_dim = head_dim rounded up to 16 (zeros behind head_dim). */
 struct cpu_kv_geom {
@@ -19,6 +21,30 @@ struct cpu_kv_geom {
     int head_dim, v_dim;
     size_t block_bytes; /* from block b to block b + 1 */
 };
+/* Codes (quant/kv8.h) lie in the same order; behind those of K, and of V, are the f32 scales of the 16 tokens. Every part
+ * begins at a multiple of 64 bytes. */
+static inline size_t cpu_kv_scales(const struct cpu_kv_geom *g)
+{
+    return dtype_is_code(g->dtype) ? sizeof(float) * KV_BLOCK_TOKENS : 0;
+}
+/* Bytes of K without scales, which are then at this place. */
+static inline size_t cpu_kv_k_bytes(const struct cpu_kv_geom *g)
+{
+    return (dtype_bytes(g->dtype) * KV_BLOCK_TOKENS * (size_t)g->head_dim + 63) / 64 * 64;
+}
+static inline size_t cpu_kv_v_at(const struct cpu_kv_geom *g)
+{
+    return cpu_kv_k_bytes(g) + cpu_kv_scales(g);
+}
+static inline size_t cpu_kv_v_scales_at(const struct cpu_kv_geom *g)
+{
+    return cpu_kv_v_at(g) + dtype_bytes(g->dtype) * KV_BLOCK_TOKENS * (size_t)g->v_dim;
+}
+/* All of a head: v_dim 0 is a pool without V. */
+static inline size_t cpu_kv_head_bytes(const struct cpu_kv_geom *g)
+{
+    return g->v_dim ? cpu_kv_v_scales_at(g) + cpu_kv_scales(g) : cpu_kv_v_at(g);
+}
 
 struct cpu_rope_args {
     int n_head, n_kv_head, n_rot;

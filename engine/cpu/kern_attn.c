@@ -1,8 +1,9 @@
 /* Paged attention of one query tile against one KV head: flash-style online softmax (Dao et al. 2022) over
- * the blocks where they lie. Order of every sum is fixed by absolute positions; see kern.h. Several query
+ * the blocks where they lie; codes are multiplied as they are, their scales with a score and with a weight. Order of every sum is fixed by absolute positions; see kern.h. Several query
  * rows and the heads of a GQA group share each load of K and V. */
 #include "engine/cpu/kern.h"
 #include "engine/cpu/vec.h"
+#include "engine/cpu/vec_kv.h"
 
 #include <math.h>
 
@@ -28,7 +29,20 @@ VI struct vf load(const void *p, size_t i, enum dtype dt)
         return vload_f16((const uint16_t *)p + i);
     if (dt == DT_BF16)
         return vload_bf16((const uint16_t *)p + i);
+    if (dt == DT_I8)
+        return vload_i8((const int8_t *)p + i);
+    if (dt == DT_F8)
+        return vload_f8((const uint8_t *)p + i);
     return vload((const float *)p + i);
+}
+
+/* What the codes of K, or V, of block b's tokens are multiplied with. */
+VI struct vf scales(const struct chunk *c, int b, bool v)
+{
+    const struct cpu_kv_geom *g = &c->t->geom;
+    const char *p = c->blk[b] + (v ? cpu_kv_v_scales_at(g) : cpu_kv_k_bytes(g));
+    const struct vf s = vload((const float *)(const void *)p);
+    return g->dtype == DT_F8 ? vmul(s, vset1(F8_UNIT)) : s;
 }
 
 /* Scores of `rows` query rows against `nb` blocks of 16 tokens: one chain over head_dim a lane. */
@@ -45,9 +59,14 @@ VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype
             for (int i = 0; i < rows; i++)
                 acc[i * nb + b] = vfma(vset1(q[i * hd + d]), k, acc[i * nb + b]);
         }
-    for (int i = 0; i < rows; i++)
-        for (int b = 0; b < nb; b++)
-            vstore(c->s + (row + i) * CPU_ATTN_CHUNK + (blk + b) * BT, acc[i * nb + b]);
+    for (int b = 0; b < nb; b++) {
+        const struct vf k = dtype_is_code(dt) ? scales(c, blk + b, false) : vset1(1);
+        for (int i = 0; i < rows; i++) {
+            struct vf v = acc[i * nb + b];
+            v = dtype_is_code(dt) ? vmul(v, k) : v;
+            vstore(c->s + (row + i) * CPU_ATTN_CHUNK + (blk + b) * BT, v);
+        }
+    }
 }
 
 /* Rows of the widest kernels, and how many registers' worth of blocks or columns go with fewer rows. The
@@ -98,7 +117,7 @@ VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const in
            enum dtype dt)
 {
     const struct cpu_kv_geom *g = &c->t->geom;
-    size_t v_at = (size_t)g->head_dim * BT + (size_t)col;
+    const size_t v_at = cpu_kv_v_at(g);
     float *o = c->o + (size_t)row * c->ldo + col;
     const float *s = c->s + row * CPU_ATTN_CHUNK;
     struct vf acc[ACC_MAX];
@@ -106,9 +125,9 @@ VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const in
         for (int j = 0; j < cols; j++)
             acc[i * cols + j] = vload(o + (size_t)i * c->ldo + j * VL);
     for (int t = range[0]; t < range[1]; t++) {
-        size_t at = v_at + (size_t)(t % BT) * (size_t)g->v_dim;
+        const size_t at = (size_t)(t % BT) * (size_t)g->v_dim + (size_t)col;
         for (int j = 0; j < cols; j++) {
-            struct vf v = load(c->blk[t / BT], at + (size_t)j * VL, dt);
+            struct vf v = load(c->blk[t / BT] + v_at, at + (size_t)j * VL, dt);
             for (int i = 0; i < rows; i++)
                 acc[i * cols + j] = vfma(vset1(s[i * CPU_ATTN_CHUNK + t]), v, acc[i * cols + j]);
         }
@@ -176,6 +195,7 @@ static void softmax_row(const struct chunk *c, int m, const int *range)
     float *mx = o + c->t->geom.v_dim, *sum = mx + 1;
     const struct vf none = vset1(-INFINITY);
     float cap = c->t->softcap;
+    const bool code = dtype_is_code(c->t->geom.dtype);
     struct vf v[N_BLK], top = none, add = vset1(0);
     for (int b = 0; b < N_BLK; b++) {
         int lo = range[0] - b * BT, hi = range[1] - b * BT;
@@ -197,8 +217,10 @@ static void softmax_row(const struct chunk *c, int m, const int *range)
     now = old > now ? old : now;
     for (int b = 0; b < N_BLK; b++) {
         struct vf p = vexp(vsub(v[b], vset1(now)));
-        vstore(s + b * BT, p);
         add = vadd(add, p);
+        if (code && range[0] < (b + 1) * BT && range[1] > b * BT)
+            p = vmul(p, scales(c, b, true));
+        vstore(s + b * BT, p);
     }
     float alpha = vexp1(old - now);
     *mx = now;
@@ -247,6 +269,10 @@ static void chunk_do(struct chunk *c, int base)
         chunk_run(c, (int[]){b0, b1}, DT_F16);
     else if (t->geom.dtype == DT_BF16)
         chunk_run(c, (int[]){b0, b1}, DT_BF16);
+    else if (t->geom.dtype == DT_I8)
+        chunk_run(c, (int[]){b0, b1}, DT_I8);
+    else if (t->geom.dtype == DT_F8)
+        chunk_run(c, (int[]){b0, b1}, DT_F8);
     else
         chunk_run(c, (int[]){b0, b1}, DT_F32);
 }

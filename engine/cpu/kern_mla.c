@@ -2,18 +2,38 @@
  * those blocks from position 0 up. One order whatever the rows and threads. */
 #include "engine/cpu/kern.h"
 #include "engine/cpu/vec.h"
+#include "engine/cpu/vec_kv.h"
 
 #include <math.h>
 
 #define TOKENS KV_BLOCK_TOKENS
 
+/* A token's codes, times their scale. */
+static void codes_load(const struct cpu_mla_row *a, const char *src, float scale, float *out)
+{
+    const uint8_t *c = (const uint8_t *)src;
+    int i = 0;
+    for (; a->dtype == DT_I8 && i + VL <= a->dim; i += VL)
+        vstore(out + i, vmul(vload_i8((const int8_t *)c + i), vset1(scale)));
+    for (; a->dtype == DT_F8 && i + VL <= a->dim; i += VL)
+        vstore(out + i, vmul(vload_f8(c + i), vset1(scale * F8_UNIT)));
+    for (; i < a->dim; i++)
+        out[i] = (a->dtype == DT_I8 ? (float)(int8_t)c[i] : quant_e4m3(c[i])) * scale;
+}
+
 /* n tokens as floats, rows of `pad` with zeros behind their dim values. */
 static void block_load(const struct cpu_mla_row *a, const char *block, int n, float *out)
 {
+    const struct cpu_kv_geom g = {.dtype = a->dtype, .head_dim = a->dim};
+    const float *scale = (const float *)(const void *)(block + cpu_kv_k_bytes(&g));
     const size_t es = dtype_bytes(a->dtype);
     for (int t = 0; t < n; t++, out += a->pad) {
         const char *src = block + (size_t)(t * a->dim) * es;
         int i = 0;
+        if (dtype_is_code(a->dtype)) {
+            codes_load(a, src, scale[t], out);
+            i = a->dim;
+        }
         if (a->dtype == DT_F32)
             memcpy(out, src, (size_t)a->dim * sizeof *out);
         for (; a->dtype == DT_F16 && i + VL <= a->dim; i += VL)

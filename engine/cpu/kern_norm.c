@@ -3,8 +3,10 @@
 #include "engine/cpu/vec.h"
 #include "engine/cpu/vec_act.h"
 #include "engine/ops.h"
+#include "engine/quant/kv8.h"
 
 #include <math.h>
+#include <string.h>
 
 /* Four chains of 16 lanes, whatever the length; the tail is a masked vector of the next chain. */
 static float sum_squares(const float *x, int64_t d)
@@ -99,6 +101,27 @@ static void rope_head(float *x, const float *c, const float *s, int n_rot, enum 
     }
 }
 
+static float pack(enum dtype dt, uint8_t *code, const float *x, int n)
+{
+    return dt == DT_I8 ? kv8_pack_i8(code, x, n) : kv8_pack_f8(code, x, n);
+}
+
+/* A token's K and V of a head as codes. */
+static void write_codes(const struct cpu_kv_geom *g, char *kv, const float *k, const float *v,
+                        int slot)
+{
+    uint8_t t[CPU_KV_DIM_MAX];
+    uint8_t *to = (uint8_t *)kv + slot;
+    float *ks = (float *)(void *)(kv + cpu_kv_k_bytes(g));
+    float *vs = (float *)(void *)(kv + cpu_kv_v_scales_at(g));
+    ks[slot] = pack(g->dtype, t, k, g->head_dim);
+    for (int d = 0; d < g->head_dim; d++)
+        to[d * KV_BLOCK_TOKENS] = t[d];
+    to = (uint8_t *)kv + cpu_kv_v_at(g) + (size_t)(slot * g->v_dim);
+    vs[slot] = pack(g->dtype, to, v, g->head_dim);
+    memset(to + g->head_dim, 0, (size_t)(g->v_dim - g->head_dim));
+}
+
 /* 16 values (n of them real) as the KV dtype; `es` bytes each. */
 VI void convert(void *dst, struct vf v, enum dtype dt)
 {
@@ -156,6 +179,10 @@ static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, 
     const float *k = qkv + (int64_t)a->n_head * hd, *v = k + (int64_t)a->n_kv_head * hd;
     for (int h = 0; h < a->n_kv_head; h++) {
         char *p = (char *)kv + (size_t)h * a->head_bytes;
+        if (dtype_is_code(g->dtype)) {
+            write_codes(g, p, k + (int64_t)h * hd, v + (int64_t)h * hd, slot);
+            continue;
+        }
         write_k(g, p, k + (int64_t)h * hd, slot);
         write_v(g, p, v + (int64_t)h * hd, slot);
     }

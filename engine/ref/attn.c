@@ -2,15 +2,22 @@
 #include "engine/ref/ref_impl.h"
 
 #include "engine/base/mem.h"
+#include "engine/quant/kv8.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+size_t ref__kv_vec_bytes(const struct kv_desc *k)
+{
+    return (size_t)k->head_dim * dtype_bytes(k->dtype) +
+           (dtype_is_code(k->dtype) ? sizeof(float) : 0);
+}
+
 static bool layer_bytes(const struct kv_desc *k, size_t *block, size_t *layer)
 {
-    size_t n = (k->k_only ? 1u : 2u) * dtype_bytes(k->dtype) * KV_BLOCK_TOKENS;
-    return ck_mul(n, (size_t)k->head_dim, &n) && ck_mul(n, (size_t)k->n_kv_head, block) &&
+    size_t n = (k->k_only ? 1u : 2u) * KV_BLOCK_TOKENS;
+    return ck_mul(n, ref__kv_vec_bytes(k), &n) && ck_mul(n, (size_t)k->n_kv_head, block) &&
            ck_mul(*block, (size_t)k->n_block, layer);
 }
 
@@ -40,7 +47,8 @@ int ref__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, st
     if (kv) {
         kv->desc = *k;
         kv->p = layer_bytes(k, &block, &layer) ? mem_calloc(layer, (size_t)k->n_layer) : NULL;
-        kv->acc = mem_calloc((size_t)k->head_dim, sizeof *kv->acc);
+        kv->acc = mem_calloc((size_t)k->head_dim, 2 * sizeof *kv->acc);
+        kv->x = kv->acc ? kv->acc + k->head_dim : NULL;
     }
     if (!kv || !kv->p || !kv->acc) {
         ref__kv_close(d, kv);
@@ -65,28 +73,48 @@ int ref__kv_copy(struct dev *d, const struct op_kv_copy *a)
     return 0;
 }
 
-/* Index of K (v = 0) or V (1) of one token and head, in values. */
-static size_t kv_at(const struct dev_kv *kv, int layer, int64_t slot, int head, int v)
+/* K (v = 0) or V (1) of one token and head. */
+static char *kv_at(const struct dev_kv *kv, int layer, int64_t slot, int head, int v)
 {
     const struct kv_desc *k = &kv->desc;
     size_t token = (size_t)layer * (size_t)k->n_block * KV_BLOCK_TOKENS + (size_t)slot;
-    return ((token * (size_t)k->n_kv_head + (size_t)head) * 2 + (size_t)v) * (size_t)k->head_dim;
+    size_t n = (token * (size_t)k->n_kv_head + (size_t)head) * 2 + (size_t)v;
+    return kv->p + n * ref__kv_vec_bytes(k);
 }
 
-static double kv_get(const struct dev_kv *kv, size_t i)
+void ref__kv_load(const struct kv_desc *k, const char *p, double *x)
 {
-    if (kv->desc.dtype == DT_F32)
-        return (double)((const float *)(const void *)kv->p)[i];
-    uint16_t h = ((const uint16_t *)(const void *)kv->p)[i];
-    return (double)(kv->desc.dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h));
+    const void *v = p;
+    float scale = 1;
+    if (dtype_is_code(k->dtype))
+        memcpy(&scale, p + k->head_dim, sizeof scale);
+    for (int i = 0; i < k->head_dim; i++) {
+        if (k->dtype == DT_F32)
+            x[i] = (double)((const float *)v)[i];
+        else if (k->dtype == DT_F16)
+            x[i] = (double)f16_to_f32(((const uint16_t *)v)[i]);
+        else if (k->dtype == DT_BF16)
+            x[i] = (double)bf16_to_f32(((const uint16_t *)v)[i]);
+        else if (k->dtype == DT_I8)
+            x[i] = (double)((const int8_t *)v)[i] * (double)scale;
+        else
+            x[i] = (double)quant_e4m3(((const uint8_t *)v)[i]) * (double)scale;
+    }
 }
 
-static void kv_put(struct dev_kv *kv, size_t i, float v)
+void ref__kv_store(const struct kv_desc *k, char *p, const float *x)
 {
-    if (kv->desc.dtype == DT_F32)
-        ((float *)(void *)kv->p)[i] = v;
-    else
-        ((uint16_t *)(void *)kv->p)[i] = kv->desc.dtype == DT_F16 ? f32_to_f16(v) : f32_to_bf16(v);
+    void *v = p;
+    float scale;
+    if (dtype_is_code(k->dtype)) {
+        scale = k->dtype == DT_I8 ? kv8_pack_i8(v, x, k->head_dim) : kv8_pack_f8(v, x, k->head_dim);
+        memcpy(p + k->head_dim, &scale, sizeof scale);
+    } else if (k->dtype == DT_F32) {
+        memcpy(p, x, (size_t)k->head_dim * sizeof *x);
+    } else {
+        for (int i = 0; i < k->head_dim; i++)
+            ((uint16_t *)v)[i] = k->dtype == DT_F16 ? f32_to_f16(x[i]) : f32_to_bf16(x[i]);
+    }
 }
 
 /* Where the token at `pos` of sequence `seq` lies, in tokens. */
@@ -142,13 +170,12 @@ int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
                     head_norm(x + h * hd, w, hd, a->norm_eps);
                 head_rope(x + h * hd, a, freq, m->pos[i]);
             }
-            for (int h = 0; h < a->n_kv_head; h++)
-                for (int k = 0; k < hd; k++) {
-                    int64_t slot = slot_of(m, s, m->pos[i]);
-                    const float *kx = x + (a->n_head + h) * hd, *vx = kx + a->n_kv_head * hd;
-                    kv_put(a->kv, kv_at(a->kv, a->layer, slot, h, 0) + (size_t)k, kx[k]);
-                    kv_put(a->kv, kv_at(a->kv, a->layer, slot, h, 1) + (size_t)k, vx[k]);
-                }
+            int64_t slot = slot_of(m, s, m->pos[i]);
+            for (int h = 0; h < a->n_kv_head; h++) {
+                const float *kx = x + (a->n_head + h) * hd, *vx = kx + a->n_kv_head * hd;
+                ref__kv_store(&a->kv->desc, kv_at(a->kv, a->layer, slot, h, 0), kx);
+                ref__kv_store(&a->kv->desc, kv_at(a->kv, a->layer, slot, h, 1), vx);
+            }
         }
     return 0;
 }
@@ -165,15 +192,15 @@ static void attend(const struct dev *d, const struct op_attn *a, const int at[3]
     double sink = own.sink;
     int seq = at[0], pos = at[1], head = at[2] / (a->n_head / a->n_kv_head), hd = a->head_dim;
     int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
-    double max = sink, sum = 0, *acc = a->kv->acc;
+    double max = sink, sum = 0, *acc = a->kv->acc, *x = a->kv->x;
     memset(acc, 0, (size_t)hd * sizeof *acc);
     for (int pass = 0; pass < 2; pass++)
         for (int t = from; t <= pos; t++) {
             int64_t slot = slot_of(&d->meta, seq, t);
-            size_t k = kv_at(a->kv, a->layer, slot, head, 0);
             double s = 0, cap = (double)a->softcap;
+            ref__kv_load(&a->kv->desc, kv_at(a->kv, a->layer, slot, head, 0), x);
             for (int i = 0; i < hd; i++)
-                s += (double)q[i] * kv_get(a->kv, k + (size_t)i);
+                s += (double)q[i] * x[i];
             s *= (double)a->scale;
             if (cap > 0)
                 s = cap * tanh(s / cap);
@@ -184,9 +211,9 @@ static void attend(const struct dev *d, const struct op_attn *a, const int at[3]
             }
             double p = exp(s - max);
             sum += p;
-            size_t v = kv_at(a->kv, a->layer, slot, head, 1);
+            ref__kv_load(&a->kv->desc, kv_at(a->kv, a->layer, slot, head, 1), x);
             for (int i = 0; i < hd; i++)
-                acc[i] += p * kv_get(a->kv, v + (size_t)i);
+                acc[i] += p * x[i];
         }
     sum += exp(sink - max);
     for (int i = 0; i < hd; i++)

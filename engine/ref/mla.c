@@ -3,31 +3,15 @@
 
 #include <math.h>
 
-static float value_get(const struct dev_kv *kv, size_t i)
-{
-    if (kv->desc.dtype == DT_F32)
-        return ((const float *)(const void *)kv->p)[i];
-    uint16_t h = ((const uint16_t *)(const void *)kv->p)[i];
-    return kv->desc.dtype == DT_F16 ? f16_to_f32(h) : bf16_to_f32(h);
-}
-
-static void value_put(struct dev_kv *kv, size_t i, float v)
-{
-    if (kv->desc.dtype == DT_F32)
-        ((float *)(void *)kv->p)[i] = v;
-    else
-        ((uint16_t *)(void *)kv->p)[i] = kv->desc.dtype == DT_F16 ? f32_to_f16(v) : f32_to_bf16(v);
-}
-
-/* First value of a token's vector. */
-static size_t token_at(const struct dev_kv *kv, const struct step_meta *m, int layer, int seq,
-                       int pos)
+/* A token's vector. */
+static char *token_at(const struct dev_kv *kv, const struct step_meta *m, int layer, int seq,
+                      int pos)
 {
     const struct kv_desc *k = &kv->desc;
     int32_t block = m->block_table[(int64_t)seq * m->block_stride + pos / KV_BLOCK_TOKENS];
     size_t token = ((size_t)layer * (size_t)k->n_block + (size_t)block) * KV_BLOCK_TOKENS +
                    (size_t)(pos % KV_BLOCK_TOKENS);
-    return token * (size_t)k->head_dim;
+    return kv->p + token * ref__kv_vec_bytes(k);
 }
 
 static void rotate(const struct op_mla_kv *a, float *x, const float *inv_freq, int pos)
@@ -68,9 +52,7 @@ int ref__mla_kv(struct dev *d, const struct op_mla_kv *a)
             float *x = kv + i * a->kv.stride[0];
             latent_norm(x, w, a->rank, a->norm_eps);
             rotate(a, x + a->rank, freq, m->pos[i]);
-            size_t at = token_at(a->kv_pool, m, a->layer, s, m->pos[i]);
-            for (int k = 0; k < a->rank + a->n_rope; k++)
-                value_put(a->kv_pool, at + (size_t)k, x[k]);
+            ref__kv_store(&a->kv_pool->desc, token_at(a->kv_pool, m, a->layer, s, m->pos[i]), x);
             for (int h = 0; h < a->n_head; h++) {
                 float *y = q + i * a->q.stride[0] + h * (a->n_nope + a->n_rope);
                 rotate(a, y + a->n_nope, freq, m->pos[i]);
@@ -86,15 +68,15 @@ static void head_attend(const struct op_mla_attn *a, const struct step_meta *m, 
                         const float *q_abs, const float *q_rope, float *dst)
 {
     const struct dev_kv *kv = a->kv_pool;
-    double acc[OPS_LATENT_MAX] = {0}, max = -INFINITY, sum = 0;
+    double acc[OPS_LATENT_MAX] = {0}, max = -INFINITY, sum = 0, *x = kv->x;
     for (int pass = 0; pass < 2; pass++)
         for (int t = 0; t <= pos; t++) {
-            size_t at = token_at(kv, m, a->layer, seq, t);
             double s = 0;
+            ref__kv_load(&kv->desc, token_at(kv, m, a->layer, seq, t), x);
             for (int k = 0; k < a->rank; k++)
-                s += (double)q_abs[k] * (double)value_get(kv, at + (size_t)k);
+                s += (double)q_abs[k] * x[k];
             for (int k = 0; k < a->n_rope; k++)
-                s += (double)q_rope[k] * (double)value_get(kv, at + (size_t)(a->rank + k));
+                s += (double)q_rope[k] * x[a->rank + k];
             s *= (double)a->scale;
             if (pass == 0) {
                 max = fmax(max, s);
@@ -103,7 +85,7 @@ static void head_attend(const struct op_mla_attn *a, const struct step_meta *m, 
             double p = exp(s - max);
             sum += p;
             for (int k = 0; k < a->rank; k++)
-                acc[k] += p * (double)value_get(kv, at + (size_t)k);
+                acc[k] += p * x[k];
         }
     for (int k = 0; k < a->rank; k++)
         dst[k] = (float)(acc[k] / sum);

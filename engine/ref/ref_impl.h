@@ -16,12 +16,17 @@ struct dev_weight {
     float *row;    /* [n_in] one decoded row */
 };
 
-/* KV as [layer][block][token][kv head][K then V][head_dim] in the pool's dtype. */
+/* KV as [layer][block][token][kv head][K then V], each head_dim values in the pool's dtype and, behind codes, their
+ * scale. */
 struct dev_kv {
     struct kv_desc desc;
     char *p;
-    double *acc; /* [head_dim] sums of one query head */
+    double *acc, *x; /* [head_dim] sums of one query head; values being read */
 };
+/* Bytes of one token's K or V of a head; its values from and to floats. */
+size_t ref__kv_vec_bytes(const struct kv_desc *k);
+void ref__kv_store(const struct kv_desc *k, char *p, const float *x);
+void ref__kv_load(const struct kv_desc *k, const char *p, double *x);
 
 struct dev {
     struct ref_buf *bufs;

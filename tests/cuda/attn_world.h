@@ -4,6 +4,7 @@
 
 #include "cuda/attn.h"
 
+#include "engine/quant/kv8.h"
 #include "tests/cuda/cuda_test.h"
 
 struct shape {
@@ -44,19 +45,29 @@ static float rounded(float x, int dt)
 static void pool_put(world &w, size_t at, float x)
 {
     unsigned char *p = w.pool.data();
+    const __half h = __float2half(x);
+    const __nv_bfloat16 b = __float2bfloat16(x);
     if (w.s.dt == CU_F32)
         memcpy(p + at * 4, &x, 4);
-    else if (w.s.dt == CU_F16) {
-        __half h = __float2half(x);
-        memcpy(p + at * 2, &h, 2);
-    } else {
-        __nv_bfloat16 h = __float2bfloat16(x);
-        memcpy(p + at * 2, &h, 2);
-    }
+    else
+        memcpy(p + at * 2, w.s.dt == CU_F16 ? (const void *)&h : &b, 2);
 }
 
 #define LAYERS 2
 #define LAYER  1
+/* Vector n of the block at byte `at` of the pool; x becomes what its codes mean. */
+static void codes_put(world &w, size_t at, size_t n, float *x)
+{
+    const size_t hd = (size_t)w.s.hd;
+    uint8_t *code = &w.pool[at + n * hd];
+    const float scale =
+        w.s.dt == CU_I8 ? kv8_pack_i8(code, x, w.s.hd) : kv8_pack_f8(code, x, w.s.hd);
+    memcpy(&w.pool[at + (size_t)2 * w.s.kv_head * 16 * hd + n * 4], &scale, 4);
+    for (size_t d = 0; d < hd; d++)
+        x[d] =
+            scale * (w.s.dt == CU_I8 ? (float)(int8_t)code[d]
+                                     : (float)__half(__nv_cvt_fp8_to_halfraw(code[d], __NV_E4M3)));
+}
 
 static world world_new(const shape &s, std::vector<int> len)
 {
@@ -76,21 +87,29 @@ static world world_new(const shape &s, std::vector<int> len)
     w.q = ct_random<float>((size_t)(total * w.n_head() * s.hd), 4, 1.5f);
     for (int i = 0; s.sinks && i < w.n_head(); i++)
         w.sinks.push_back(i == 0 ? -INFINITY : i == 1 ? 9.0f : r.normal());
-    size_t es = s.dt == CU_F32 ? 4 : 2, block = 2 * 16 * kvw;
-    w.pool.assign(LAYERS * (size_t)w.n_block * block * es, 0xFF);
+    size_t block = 2 * 16 * kvw;
+    cu_kv kv = {nullptr, LAYERS, s.kv_head, s.hd, w.n_block, s.dt, 0};
+    w.pool.assign(LAYERS * (size_t)w.n_block * cu_kv_layer_block_bytes(&kv), 0xFF);
     for (int q = 0, row = 0; q < n_seq; q++)
         for (int t = 0; t < len[(size_t)q]; t++, row++)
             for (int v = 0; v < 2; v++)
-                for (int h = 0; h < s.kv_head; h++)
+                for (int h = 0; h < s.kv_head; h++) {
+                    const size_t b =
+                        (size_t)LAYER * w.n_block + w.table[(size_t)(q * w.stride + t / 16)];
+                    if (cu_is_code(s.dt)) {
+                        codes_put(w, b * cu_kv_layer_block_bytes(&kv),
+                                  ((size_t)v * s.kv_head + h) * 16 + t % 16,
+                                  &w.kv[(((size_t)row * 2 + v) * s.kv_head + h) * s.hd]);
+                        continue;
+                    }
                     for (int d = 0; d < s.hd; d++) {
                         float &x = w.kv[(((size_t)row * 2 + v) * s.kv_head + h) * s.hd + d];
                         x = rounded(x, s.dt);
-                        size_t b =
-                            (size_t)LAYER * w.n_block + w.table[(size_t)(q * w.stride + t / 16)];
                         pool_put(w,
                                  b * block + (((size_t)v * s.kv_head + h) * 16 + t % 16) * s.hd + d,
                                  x);
                     }
+                }
     return w;
 }
 

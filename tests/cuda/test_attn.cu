@@ -4,9 +4,9 @@
 
 static double bound_of(const shape &s)
 {
-    return s.dt == CU_F32   ? (s.bf16_out ? 1e-5 : 1e-11)
-           : s.dt == CU_F16 ? (s.bf16_out ? 1e-5 : 2e-6)
-                            : 5e-5;
+    return s.dt == CU_F32    ? (s.bf16_out ? 1e-5 : 1e-11)
+           : s.dt != CU_BF16 ? (s.bf16_out ? 1e-5 : 2e-6)
+                             : 5e-5;
 }
 
 /* hd, group, kv heads, dtype, window, softcap, sinks, bf16 output */
@@ -15,7 +15,9 @@ static const shape shapes[] = {
     {80, 4, 1, CU_F16, 40, 0, false, false},  {128, 8, 1, CU_BF16, 100, 20, true, true},
     {256, 2, 1, CU_F16, 0, 30, false, false}, {64, 17, 1, CU_BF16, 0, 0, true, false},
     {48, 2, 2, CU_F16, 7, 0, true, false},    {64, 3, 1, CU_F32, 50, 0, true, false},
-    {20, 2, 1, CU_F16, 0, 30, false, false},
+    {20, 2, 1, CU_F16, 0, 30, false, false},  {64, 3, 1, CU_I8, 0, 0, true, true},
+    {128, 8, 1, CU_F8, 100, 20, false, true}, {48, 2, 2, CU_F8, 0, 0, false, false},
+    {20, 2, 1, CU_I8, 7, 0, true, true},      {256, 2, 1, CU_I8, 0, 0, false, true},
 };
 
 /* Decode rows and tiles of several sequences in one step. */
@@ -34,7 +36,7 @@ static void mixed()
 /* Three splits; the row's heads fold on whichever block comes last. */
 static void long_rows()
 {
-    for (const shape &s : {shapes[0], shapes[3], shapes[5], shapes[7]}) {
+    for (const shape &s : {shapes[0], shapes[3], shapes[5], shapes[7], shapes[9], shapes[10]}) {
         world w = world_new(s, {700, 20});
         std::vector<piece> p = {{0, 699, 1}, {1, 18, 2}};
         ct_near("decode at 699", attend(w, p, 1), want_of(w, p), bound_of(s));
@@ -44,7 +46,8 @@ static void long_rows()
 /* A row's bits: alone as a decode row, in chunks of 7 and of 64 and more, with company and wider bounds. */
 static void same_bits()
 {
-    for (const shape &s : {shapes[0], shapes[2], shapes[3], shapes[4], shapes[5], shapes[7]}) {
+    for (const shape &s : {shapes[0], shapes[2], shapes[3], shapes[4], shapes[5], shapes[7],
+                           shapes[9], shapes[10]}) {
         world w = world_new(s, {530, 40});
         const size_t oc = (size_t)(w.n_head() * s.hd);
         auto all = attend(w, {{0, 456, 70}, {1, 0, 1}}, 0);
@@ -76,8 +79,8 @@ static void refuses()
     st.block_stride = w.stride, st.row_max = st.dec_max = 1, st.split_max = 2;
     const size_t need = cu_attn_ws(3, 64, 1, 2);
     struct cu_attn ok = {};
-    ok.dst = {x.p, 192, CU_BF16, 192}, ok.qkv = {x.p, 320, CU_F32, 320}, ok.n_head = 3, ok.scale = 1,
-    ok.kv = &kv;
+    ok.dst = {x.p, 192, CU_BF16, 192}, ok.qkv = {x.p, 320, CU_F32, 320}, ok.n_head = 3,
+    ok.scale = 1, ok.kv = &kv;
     ok.ws = ws.p, ok.flags = n.p, ok.ws_bytes = need - 1, ok.n_flag = cu_attn_flags(3, 1);
     CT_CHECK(cu_attn(&ok, &st, nullptr) == CU_BAD); /* one byte short */
     struct cu_attn a = ok;

@@ -1,6 +1,8 @@
 /* Backends as objects: ISA choice, buffers, KV copies, failed allocation, bad shapes, no allocation in a warm
- * step, and K/V conversion to half precision alike in every table. */
+ * step, and K/V conversion to half precision and to codes alike in every table. */
 #include "tests/ops/ops_test.h"
+
+#include "engine/quant/kv8.h"
 
 static void test_isa(void **st)
 {
@@ -175,8 +177,10 @@ static void test_kv_copy(void **st)
     float data[2 * COLS], one[2 * HEADS * HD], two[2 * HEADS * HD];
     ot_fill(data, 2 * COLS, 2);
     for (int b = 0; b < ot_n; b++)
-        for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        for (int dt = DT_F32; dt <= DT_F8; dt++) {
             struct mini t;
+            if (dt == DT_I32)
+                continue;
             mini_open(&t, &ot_backs[b], (enum dtype)dt, data);
             for (int pos = 0; pos < 16; pos += 2)
                 assert_int_equal(mini_step(&t, pos), 0);
@@ -234,6 +238,45 @@ static void test_kv_convert(void **st)
                     continue;
                 if (memcmp(&got[i], &w, sizeof w))
                     fail_msg("%s: dtype %d: %a became %a, not %a", t.o->name, dt, (double)v,
+                             (double)got[i], (double)w);
+            }
+            mini_close(&t);
+        }
+}
+
+/* Codes and scales are those of engine/quant/kv8.h, ties, zeros and what is not finite included. */
+static void test_kv_codes(void **st)
+{
+    (void)st;
+    static const float tie[2][15] = {
+        {127, 0.5f, 1.5f, -2.5f, 126.5f, -126.5f, 0.49f, -0.51f, 3, -127, 0, 1e-30f, 77, -1, 2},
+        {448, 17, 19, -432, 0x1p-10f, 0x3p-10f, -0x5p-10f, 0x1p-6f, 0x1.fp-7f, 440, 0, 1e-30f, -448,
+         23, 1},
+    };
+    static const float bad[] = {INFINITY, -INFINITY, NAN, 1e-45f, 1e-38f};
+    float data[2 * COLS] = {0}, got[2 * HEADS * HD], x[HD];
+    uint8_t code[HD];
+    for (int b = 0; b < ot_n; b++)
+        for (int c = 0; c < 14; c++) {
+            const bool f8 = c % 2;
+            struct mini t;
+            for (int i = 0; i < HD; i++)
+                x[i] = c < 2   ? (i < 15 ? tie[f8][i] : tie[f8][0] * ot_rand())
+                       : c < 4 ? 0
+                               : ot_rand() * (c >= 10 ? 1e-44f : 3);
+            if (c >= 4)
+                x[3] = bad[(c - 4) / 2];
+            memcpy(data + (HEADS + 1) * HD, x, sizeof x);
+            mini_open(&t, &ot_backs[b], f8 ? DT_F8 : DT_I8, data);
+            t.a.scale = 0;
+            assert_int_equal(mini_step(&t, 0), 0);
+            mini_read(&t, got);
+            const float s = f8 ? kv8_pack_f8(code, x, HD) : kv8_pack_i8(code, x, HD);
+            assert_true(isnan(s) == (c >= 4 && c < 10));
+            for (int i = 0; i < HD; i++) {
+                const float w = (f8 ? quant_e4m3(code[i]) : (float)(int8_t)code[i]) * s;
+                if (isnan(w) ? !isnan(got[i]) : got[i] < w || got[i] > w)
+                    fail_msg("%s: case %d: %a became %a, not %a", t.o->name, c, (double)x[i],
                              (double)got[i], (double)w);
             }
             mini_close(&t);
@@ -345,8 +388,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_isa),        cmocka_unit_test(test_open),
         cmocka_unit_test(test_buffers),    cmocka_unit_test(test_kv_copy),
-        cmocka_unit_test(test_kv_convert), cmocka_unit_test(test_shapes),
-        cmocka_unit_test(test_no_alloc),
+        cmocka_unit_test(test_kv_convert), cmocka_unit_test(test_kv_codes),
+        cmocka_unit_test(test_shapes),     cmocka_unit_test(test_no_alloc),
     };
     return cmocka_run_group_tests(tests, ot_open, ot_close);
 }

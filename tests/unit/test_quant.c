@@ -11,6 +11,7 @@
 #include "engine/base/buf.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/quant/kv8.h"
 #include "engine/quant/split.h"
 #include "tests/unxz.h"
 
@@ -343,6 +344,41 @@ static void test_split(void **st)
     }
 }
 
+/* Codes of the KV cache: the nearest of all, the even one where two are as near; never further than half a step. */
+static void test_kv8(void **st)
+{
+    (void)st;
+    uint32_t state = 7;
+    for (int i = 0; i < 20000; i++) {
+        state = state * 1664525u + 1013904223u;
+        float y = ldexpf((float)(int32_t)state * 0x1p-31f, i % 24 - 14); /* to 512 */
+        if (i % 5 == 0)
+            y = rintf(y * 1024) / 1024; /* ties */
+        int best = 0;
+        for (int c = 0; c < 256; c++) {
+            if ((c & 0x7f) == 0x7f)
+                continue;
+            float d = fabsf(quant_e4m3((uint8_t)c) - y), old = fabsf(quant_e4m3((uint8_t)best) - y);
+            if (d < old || (d <= old && c % 2 == 0 && (signbit(y) != 0) == c >> 7))
+                best = c;
+        }
+        float got = quant_e4m3(kv8_f8(y)), want = quant_e4m3((uint8_t)best);
+        if (got < want || got > want)
+            fail_msg("e4m3 of %a is %a, not %a", (double)y, (double)got, (double)want);
+        float r = rintf(y);
+        r = r > 127 ? 127 : r < -127 ? -127 : r;
+        assert_int_equal(kv8_i8(y), (int)r);
+    }
+    uint8_t code[3];
+    assert_true(isnan(kv8_pack_i8(code, (float[]){1, NAN, 2}, 3)));
+    assert_true(isnan(kv8_pack_f8(code, (float[]){1, -INFINITY, 2}, 3)));
+    assert_int_equal(code[0] | code[1] | code[2], 0);
+    assert_true(kv8_pack_i8(code, (float[]){0, -0.0f, 0}, 3) == 0);
+    assert_int_equal(code[0] | code[1] | code[2], 0);
+    assert_true(kv8_pack_i8(code, (float[]){-254, 1, 3}, 3) == 2);
+    assert_memory_equal(code, ((uint8_t[]){0x81, 0, 2}), 3); /* 0.5 to 0, 1.5 to 2 */
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_halves),   cmocka_unit_test(test_half_rounding),
         cmocka_unit_test(test_plain),    cmocka_unit_test(test_own),
         cmocka_unit_test(test_encode_k), cmocka_unit_test(test_split),
+        cmocka_unit_test(test_kv8),
     };
     return cmocka_run_group_tests_name("quant", tests, setup, teardown);
 }
