@@ -105,7 +105,8 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const struct gemm_spec s = gemm__spec(q->layout);
     q->fn = k->exact[q->layout];
     q->floats = true;
-    if (p == PRECISION_INT8 && k->int8->fn[q->layout]) {
+    const bool as_int8 = p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]);
+    if (as_int8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
         if (k->int8->vnni[q->layout] && __builtin_cpu_supports("avx512vnni"))
             q->fn = k->int8->vnni[q->layout];

@@ -74,10 +74,11 @@ struct gemm_spec {
 #define GEMM_ROWS_MAX 256 /* rows of a call at most */
 #define GEMM_ROWS     16  /* activation rows a block in the converted activations */
 
-/* Where bit 4 (or 5) of q[k] lies in its plane: the index bits of k, [h i1 i0 b1 b0], become [b1 i1 i0 b0 h]. */
+/* Where bit 4 (or 5) of q[k] lies in its plane, k = 16h + 4i + b: one shift by 4h + i moves those of four k below the
+ * bytes that hold their low bits. */
 static inline int gemm_high_bit(int k)
 {
-    return (k >> 1 & 1) * 16 + (k & 12) + (k & 1) * 2 + (k >> 4 & 1);
+    return (k & 3) * 8 + (k >> 2);
 }
 
 static inline size_t gemm_pad64(size_t n)
@@ -113,9 +114,9 @@ struct gemm_call {
                            each run of four k stored in the order 0, 2, 1, 3 */
     const float *xs; /* group sums of the activations as the kernel sees them, per block of 16 rows:
                            [n_group][16] */
-    /* int8: digits of the activations in blocks of rows like xb, in order of k, [n_chunk][rows][32 high,
-     * 32 low]; scales [n_in / 32][16] a block, and the sums of 32 and of 16 values, negated, as integers.
-     * xs are then scale * sum. */
+    /* int8: the activations in blocks of rows like xb, [n_chunk][rows] of 64 bytes: 32 words of 16 bits, ordered like xb,
+     * or, in the AMX table, digits in order of k [32 high, 32 low]; scales [n_in / 32][16] a block, and the sums of 32
+     * and of 16 values, negated, as integers. xs are then scale * sum. */
     const int8_t *xq;
     const float *sx;
     const int32_t *minus32, *minus16;
@@ -153,7 +154,7 @@ extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int
 struct cpu_gemm_kern {
     const char *name;
     int lanes;
-    gemm_fn *fast[GL_N];  /* default precision */
+    gemm_fn *fast[GL_N];  /* default precision; NULL: as int8 */
     gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
     bool bf16[GL_N];      /* fast[] reads xb, and xs of bf16 values */
     void (*prep)(const struct gemm_prep *p);

@@ -122,20 +122,21 @@ static uint32_t swap_index_bits(uint32_t x, int shift, uint32_t mask)
 static uint32_t high_plane(uint32_t x)
 {
     x = swap_index_bits(x, 16 - 2, 0x0000cccc);   /* index bits 4 and 1 */
+    x = swap_index_bits(x, 8 - 1, 0x00aa00aa);    /* 3 and 0 */
+    x = swap_index_bits(x, 4 - 2, 0x0c0c0c0c);    /* 2 and 1 */
     return swap_index_bits(x, 2 - 1, 0x22222222); /* 1 and 0 */
 }
 
 static void words_from_values(const uint8_t *q, int bits, uint32_t *word)
 {
-    uint8_t nib[16];
-    for (int i = 0; i < 16; i++)
-        nib[i] = (uint8_t)((q[i] & 15) | q[i + 16] << 4);
-    memcpy(word, nib, 16);
+    uint32_t four[8]; /* bytes k to k + 3 */
+    memcpy(four, q, sizeof four);
+    for (int i = 0; i < 4; i++)
+        word[i] = (four[i] & 0x0f0f0f0f) | (four[i + 4] & 0x0f0f0f0f) << 4;
     for (int plane = 4; plane < bits; plane++) {
-        uint32_t x = 0;
-        for (int k = 0; k < 32; k++)
-            x |= (uint32_t)(q[k] >> plane & 1) << k;
-        word[plane] = high_plane(x);
+        word[plane] = 0;
+        for (int i = 0; i < 8; i++)
+            word[plane] |= (four[i] >> plane & 0x01010101) << i;
     }
 }
 

@@ -1,11 +1,11 @@
-/* GEMM kernels on f32 activations: every layout, two ways. `fast` factors each group,
- * y += D * sum(q x) + M * sum(x); `exact` forms w = D * q + M as the reference decoder does and
- * multiplies that. Compiled once per ISA. The order of every output's reduction depends on the layout only:
+/* GEMM kernels on f32 activations. `exact`, for every layout, forms w = D * q + M as the reference decoder does and
+ * multiplies that; `fast`, for codes that stand for levels, factors each group, y += D * sum(q x). Whole numbers are
+ * multiplied in integers, or in tiles, where not `exact`. Compiled once per ISA. The order of every output's reduction depends on the layout only:
  * a row gives the same bits in any block of rows. */
 #include "engine/cpu/gemm_vec.h"
 
 /* q[4i + b + 16h] - bias of every lane; i may be a variable, b and h are constants. `word` is nib[i], or
- * q[i + 4h] for 8 bits; high[] are the planes shifted right by 4i. */
+ * q[i + 4h] for 8 bits; high[] are the planes shifted right by i. */
 INLINE vf q_value(const struct gemm_spec s, vu word, const vu *high, int b, int h)
 {
     if (s.level == LEVEL_E4M3)
@@ -42,7 +42,7 @@ INLINE void group_dot(const struct gemm_spec s, const int n, const uint8_t *chun
         high0[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
     UNROLL(1) /* four times the code and the compile time, for nothing */
     for (int i = 0; i < 4; i++) {
-        vu high[2] = {high0[0] >> 4 * i, high0[1] >> 4 * i};
+        vu high[2] = {high0[0] >> i, high0[1] >> i};
         UNROLL(2)
         for (int h = h0; h < h1; h++) {
             vu word = v_load_u(chunk + (size_t)(i + (s.bits == 8 ? 4 * h : 0)) * LANES * 4);
@@ -66,10 +66,6 @@ INLINE void quant_rows(const struct gemm_call *c, const struct gemm_spec s, cons
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     const float *x = c->x + row * c->ldx;
     const int per = GEMM_CHUNK / s.group;
-    const float *xs =
-        s.has_min && !exact
-            ? c->xs + row / GEMM_ROWS * (c->n_in / s.group) * GEMM_ROWS + row % GEMM_ROWS
-            : NULL;
     vf acc[ROWS_MAX], sum[ROWS_MAX][2];
     UNROLL(8)
     for (int r = 0; r < n; r++)
@@ -88,8 +84,6 @@ INLINE void quant_rows(const struct gemm_call *c, const struct gemm_spec s, cons
             UNROLL(8)
             for (int r = 0; r < n; r++) {
                 acc[r] = v_fma(scale[0], sum[r][0] + sum[r][1], acc[r]);
-                if (s.has_min)
-                    acc[r] = v_fma(scale[1], v_set(xs[g * GEMM_ROWS + r]), acc[r]);
                 sum[r][0] = sum[r][1] = v_set(0);
             }
         }
@@ -163,7 +157,7 @@ GEMM_QUANT_LAYOUTS(X)
 #undef X
 #ifndef CPU_ISA_amx
 #define X(name, ...) QUANT_FN(fast_##name, false, __VA_ARGS__)
-GEMM_QUANT_LAYOUTS(X)
+GEMM_LEVEL_LAYOUTS(X)
 #undef X
 #endif
 
@@ -180,34 +174,6 @@ GEMM_QUANT_LAYOUTS(X)
 DENSE_FN(dense_f32, GL_F32)
 DENSE_FN(dense_f16, GL_F16)
 DENSE_FN(dense_bf16, GL_BF16)
-
-#ifndef CPU_ISA_amx
-static float sum_16(const float *x)
-{
-    vf v = v_load(x);
-    for (int i = LANES; i < 16; i += LANES)
-        v += v_load(x + i);
-    float s = 0;
-    for (int i = 0; i < LANES; i++)
-        s += v[i];
-    return s;
-}
-
-static void prep(const struct gemm_prep *p)
-{
-    for (int r = 0; r < p->n_row; r++)
-        for (int64_t k = 0; k < p->n_in; k += GEMM_CHUNK) {
-            const float *x = p->x + r * p->ldx + k;
-            float lo = sum_16(x), hi = sum_16(x + 16);
-            if (p->xs32)
-                p->xs32[k / 32 * GEMM_ROWS + r] = lo + hi;
-            if (p->xs16) {
-                p->xs16[k / 16 * GEMM_ROWS + r] = lo;
-                p->xs16[(k / 16 + 1) * GEMM_ROWS + r] = hi;
-            }
-        }
-}
-#endif
 
 #define TABLE_OF(isa) cpu_gemm_##isa
 #define TABLE(isa)    TABLE_OF(isa)
@@ -246,9 +212,8 @@ const struct cpu_gemm_kern TABLE(CPU_ISA) = {
              [GL_F16] = dense_f16,
              [GL_BF16] = dense_bf16,
 #define X(name, ...) [GL_##name] = fast_##name,
-             GEMM_QUANT_LAYOUTS(X)
+             GEMM_LEVEL_LAYOUTS(X)
 #undef X
     },
-    .prep = prep,
 #endif
 };

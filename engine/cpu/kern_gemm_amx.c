@@ -152,7 +152,7 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
         __m512i v = _mm512_loadu_si512(chunk + i * 64);
         UNROLL(4)
         for (int t = 0; t < 4; t++) {
-            const int h = t & 1, o = t >> 1, at = 4 * i + 2 * o + h; /* gemm_high_bit */
+            const int h = t & 1, o = t >> 1, at = 8 * o + 4 * h + i; /* gemm_high_bit */
             __m512i q = shift_words(v, 8 * o + 4 * h);
             if (s.bits > 4) { /* bit 4 of the plane, the rest of q */
                 __m512i b = shift_words(high[0], at - 4);

@@ -1,7 +1,8 @@
-/* GEMM kernels of PRECISION_INT8, for every layout of whole numbers: products of 8-bit integers. In blocks of 32 of
- * a row, activations become 12-bit integers, x = sx * v, in two digits of 8 bits, v = 16 hi + lo: one digit
- * alone changes 4 % of the best tokens of a small model, and at one row memory is the limit either way. The
- * products of a group are summed in integers, which is exact, and the scales are applied in f32:
+/* GEMM kernels in integers, for every layout of whole numbers: PRECISION_INT8, and the default where there are no
+ * bf16 tiles. In blocks of 32 of a row, activations become 12-bit integers, x = sx * v: closer than bf16, while 8 bits
+ * alone change 4 % of the best tokens of a small model. They are multiplied as words of 16 bits, or, where AMX and its
+ * VNNI take bytes, as two digits, v = 16 hi + lo. The products of a group are summed in integers, which is exact, and
+ * the scales are applied in f32:
  *
  *   y += D * (sx * sum((q - bias) v)) + M * (sx * sum(v))
  *
@@ -10,10 +11,11 @@
  * Compiled once per ISA. */
 #include "engine/cpu/gemm_vec.h"
 
-/* How words of four unsigned and four signed bytes are multiplied. */
+/* How integers are multiplied and summed. */
 enum dot_kind { DOT_PLAIN, DOT_VNNI };
 
 typedef int8_t vb __attribute__((vector_size(LANES)));
+typedef int16_t vw __attribute__((vector_size(LANES * 2)));
 
 /* ---- activations ---- */
 
@@ -51,9 +53,27 @@ INLINE int32_t vi_sum_lane(vi v)
 #define N_VEC    (GEMM_CHUNK / LANES)
 #define XQ_BYTES (2 * GEMM_CHUNK) /* of a chunk of a row */
 
+/* LANES integers of 12 bits to their place in the chunk at dst, `i` vectors in. */
+INLINE void digits_put(int8_t *dst, int i, vi v)
+{
+#ifdef CPU_ISA_amx
+    vi hi = (v + 8) >> 4;
+    vb b = __builtin_convertvector(hi, vb);
+    memcpy(dst + i * LANES, &b, sizeof b);
+    b = __builtin_convertvector(v - (hi << 4), vb);
+    memcpy(dst + GEMM_CHUNK + i * LANES, &b, sizeof b);
+#else
+    vw w = __builtin_convertvector(v, vw), order;
+    for (int k = 0; k < LANES; k++) /* each run of four: 0 2 1 3 */
+        order[k] = (int16_t)((k & ~3) | (k & 1) << 1 | (k >> 1 & 1));
+    w = __builtin_shuffle(w, order);
+    memcpy(dst + i * LANES * 2, &w, sizeof w);
+#endif
+}
+
 #define V_MAX (127 * 16) /* |sum((q - bias) v)| < 2^24: exact in f32 as well */
 
-/* One block of one row: 32 high digits and 32 low ones to dst, sums of 16 to sum[2]; returns the scale. A block that holds NaN
+/* One block of one row: its integers to dst, sums of 16 to sum[2]; returns the scale. A block that holds NaN
  * or Inf gets a scale of NaN, one of nearly nothing a scale of 0. */
 INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
 {
@@ -74,11 +94,8 @@ INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
         /* To nearest, ties to even: the addition leaves the integer in the low bits. Where the scale is
          * 0 or NaN all are zeros. */
         vf r = v_load(x + i * LANES) * inv + 0x1.8p23f;
-        vi v = inv > 0 ? (vi)r - 0x4b400000 : (vi){0}, hi = (v + 8) >> 4;
-        vb b = __builtin_convertvector(hi, vb);
-        memcpy(dst + i * LANES, &b, sizeof b);
-        b = __builtin_convertvector(v - (hi << 4), vb);
-        memcpy(dst + GEMM_CHUNK + i * LANES, &b, sizeof b);
+        vi v = inv > 0 ? (vi)r - 0x4b400000 : (vi){0};
+        digits_put(dst, i, v);
         s[i * LANES / 16] += v;
     }
     sum[0] = vi_sum_lane(s[0]);
@@ -120,56 +137,48 @@ INLINE vu q_bytes(const struct gemm_spec s, const uint8_t *chunk, const vu *high
     if (s.bits == 8)
         return v_load_u(chunk + (size_t)(4 * h + i) * LANES * 4);
     vu q = v_load_u(chunk + (size_t)i * LANES * 4) >> 4 * h & 0x0f0f0f0f;
-    for (int plane = 0; plane < s.bits - 4; plane++) {
-        /* gemm_high_bit: bytes 0 and 2 take bits 4i + h and 16 more, bytes 1 and 3 those 2 above. */
-        const int to = 4 + plane, from = 4 * i + h;
-        q |= shift_left(high[plane], to - from) & 0x00010001u << to;
-        q |= shift_left(high[plane], to + 6 - from) & 0x01000100u << to;
+    for (int plane = 0; plane < s.bits - 4; plane++) { /* gemm_high_bit */
+        const int to = 4 + plane, from = 4 * h + i;
+        q |= shift_left(high[plane], to - from) & 0x01010101u << to;
     }
     return q;
 }
 
+#ifdef CPU_ISA_amx
 /* sum += dot of four unsigned bytes of every lane and the four signed bytes at x. */
-INLINE vi dot_bytes(const struct gemm_spec s, const enum dot_kind kind, vi sum, vu q,
-                    const int8_t *x)
+INLINE vi dot_bytes(vi sum, vu q, const int8_t *x)
+{
+    int32_t word;
+    memcpy(&word, x, sizeof word);
+    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)q, _mm512_set1_epi32(word));
+}
+#else
+/* sum += dot of two unsigned words of every lane and the two signed words at x. */
+INLINE vi dot_words(const enum dot_kind kind, vi sum, vu q, const int8_t *x)
 {
 #if LANES == 16
     if (kind == DOT_VNNI) { /* by name: this object may be compiled for processors without it */
-        __asm__("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(q), "m"(*(const int8_t(*)[4])x));
+        __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(q), "m"(*(const int8_t(*)[4])x));
         return sum;
     }
 #endif
-    (void)s, (void)kind;
-#if LANES > 4
-    int32_t word;
-    memcpy(&word, x, sizeof word);
+    (void)kind;
+#if LANES >= 8
+    int32_t both;
+    memcpy(&both, x, sizeof both);
+#else
+    int16_t pair[2];
+    memcpy(pair, x, sizeof pair);
 #endif
 #if LANES == 16
-    const __m512i v = _mm512_set1_epi32(word), ones = _mm512_set1_epi16(1);
-    if (s.bits == 8) { /* by nibbles: pairs of whole bytes do not fit 16 bits */
-        const __m512i low = _mm512_set1_epi8(15);
-        __m512i a = _mm512_maddubs_epi16((__m512i)q & low, v);
-        __m512i b = _mm512_maddubs_epi16((__m512i)(q >> 4) & low, v);
-        return sum + (vi)_mm512_madd_epi16(a, ones) +
-               (vi)_mm512_madd_epi16(b, _mm512_set1_epi16(16));
-    }
-    return sum + (vi)_mm512_madd_epi16(_mm512_maddubs_epi16((__m512i)q, v), ones);
+    return sum + (vi)_mm512_madd_epi16((__m512i)q, _mm512_set1_epi32(both));
 #elif LANES == 8
-    const __m256i v = _mm256_set1_epi32(word), ones = _mm256_set1_epi16(1);
-    if (s.bits == 8) {
-        const __m256i low = _mm256_set1_epi8(15);
-        __m256i a = _mm256_maddubs_epi16((__m256i)q & low, v);
-        __m256i b = _mm256_maddubs_epi16((__m256i)(q >> 4) & low, v);
-        return sum + (vi)_mm256_madd_epi16(a, ones) +
-               (vi)_mm256_madd_epi16(b, _mm256_set1_epi16(16));
-    }
-    return sum + (vi)_mm256_madd_epi16(_mm256_maddubs_epi16((__m256i)q, v), ones);
+    return sum + (vi)_mm256_madd_epi16((__m256i)q, _mm256_set1_epi32(both));
 #else
-    for (int b = 0; b < 4; b++)
-        sum += (vi)(q >> 8 * b & 255) * (int32_t)x[b];
-    return sum;
+    return sum + (vi)(q & 0xffff) * (int32_t)pair[0] + (vi)(q >> 16) * (int32_t)pair[1];
 #endif
 }
+#endif
 
 /* Where the activations of the block of up to 16 rows that holds `row` lie. */
 struct act_block {
@@ -199,6 +208,52 @@ INLINE vf group_add(const struct gemm_spec s, vf acc, vi sum, vf d, vf m, const 
     return s.has_min ? v_fma(m, v_set(*xs), acc) : acc;
 }
 
+/* The sums of n rows for one group (k >= 16h0 and < 16h1 of the chunk). */
+INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const int n,
+                       const uint8_t *chunk, const vu *high, const int h0, const int h1,
+                       const int8_t *x, const int32_t *minus, vi *sum)
+{
+    vi hi[ROWS_MAX], lo[ROWS_MAX]; /* digits, or two chains where rows are few */
+    UNROLL(8)
+    for (int r = 0; r < n; r++) {
+        hi[r] = (vi){0};
+        lo[r] = s.bias ? (minus[r] - (vi){0}) * s.bias : (vi){0}; /* biases are powers of two */
+    }
+    UNROLL(2)
+    for (int h = h0; h < h1; h++)
+        UNROLL(4)
+    for (int i = 0; i < 4; i++) {
+        const vu q = q_bytes(s, chunk, high, i, h);
+#ifdef CPU_ISA_amx
+        (void)kind;
+        UNROLL(8)
+        for (int r = 0; r < n; r++) {
+            const int8_t *at = x + r * XQ_BYTES + 16 * h + 4 * i;
+            hi[r] = dot_bytes(hi[r], q, at);
+            lo[r] = dot_bytes(lo[r], q, at + GEMM_CHUNK);
+        }
+#else
+        const vu even = q & 0x00ff00ff, odd = q >> 8 & 0x00ff00ff;
+        UNROLL(8)
+        for (int r = 0; r < n; r++) {
+            const int8_t *at = x + r * XQ_BYTES + 32 * h + 8 * i;
+            lo[r] = dot_words(kind, lo[r], even, at);
+            if (n <= 2)
+                hi[r] = dot_words(kind, hi[r], odd, at + 4);
+            else
+                lo[r] = dot_words(kind, lo[r], odd, at + 4);
+        }
+#endif
+    }
+    UNROLL(8)
+    for (int r = 0; r < n; r++)
+#ifdef CPU_ISA_amx
+        sum[r] = (hi[r] << 4) + lo[r];
+#else
+        sum[r] = n <= 2 ? lo[r] + hi[r] : lo[r];
+#endif
+}
+
 INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const enum dot_kind kind,
                       const int n, int p, int64_t row)
 {
@@ -206,7 +261,7 @@ INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     const struct act_block a = act_block(c, s, row);
     const int8_t *x = a.xq;
-    const int per = GEMM_CHUNK / s.group, n_word = s.group / 4;
+    const int per = GEMM_CHUNK / s.group;
     vf acc[ROWS_MAX];
     UNROLL(8)
     for (int r = 0; r < n; r++)
@@ -220,26 +275,14 @@ INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const
         UNROLL(2)
         for (int j = 0; j < per; j++) {
             const int64_t g = (i * per + j) * GEMM_ROWS;
-            vu q[8];
+            vi sum[ROWS_MAX];
             vf d, m;
-            UNROLL(8)
-            for (int w = 0; w < n_word; w++)
-                q[w] = q_bytes(s, chunk, high, w & 3, per == 2 ? j : w >> 2);
+            group_sums(s, kind, n, chunk, high, j, per == 2 ? j + 1 : 2, x, a.minus + g, sum);
             group_scale(scales, s, i * per + j, &d, &m);
             UNROLL(8)
-            for (int r = 0; r < n; r++) {
-                const int8_t *at = x + r * XQ_BYTES + 16 * j;
-                vi hi = {0}, lo = {0}; /* biases are powers of two */
-                if (s.bias)
-                    lo = (a.minus[g + r] - (vi){0}) * s.bias;
-                UNROLL(8)
-                for (int w = 0; w < n_word; w++) {
-                    hi = dot_bytes(s, kind, hi, q[w], at + 4 * w);
-                    lo = dot_bytes(s, kind, lo, q[w], at + GEMM_CHUNK + 4 * w);
-                }
-                acc[r] = group_add(s, acc[r], (hi << 4) + lo, d, m, a.sx + i * GEMM_ROWS + r,
+            for (int r = 0; r < n; r++)
+                acc[r] = group_add(s, acc[r], sum[r], d, m, a.sx + i * GEMM_ROWS + r,
                                    s.has_min ? a.xs + g + r : NULL);
-            }
         }
         chunk += gemm_chunk_bytes(s, LANES);
         x += a.rows * XQ_BYTES;
