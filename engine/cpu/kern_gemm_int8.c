@@ -52,6 +52,11 @@ INLINE int32_t vi_sum_lane(vi v)
 
 #define N_VEC    (GEMM_CHUNK / LANES)
 #define XQ_BYTES (2 * GEMM_CHUNK) /* of a chunk of a row */
+#ifdef CPU_ISA_amx
+#define X_DIGITS 1
+#else
+#define X_DIGITS 0
+#endif
 
 /* LANES integers of 12 bits to their place in the chunk at dst, `i` vectors in. */
 INLINE void digits_put(int8_t *dst, int i, vi v)
@@ -208,27 +213,19 @@ INLINE vf group_add(const struct gemm_spec s, vf acc, vi sum, vf d, vf m, const 
     return s.has_min ? v_fma(m, v_set(*xs), acc) : acc;
 }
 
-/* The sums of n rows for one group (k >= 16h0 and < 16h1 of the chunk). */
-INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const int n,
-                       const uint8_t *chunk, const vu *high, const int h0, const int h1,
-                       const int8_t *x, const int32_t *minus, vi *sum)
+/* Words i and i + 4 of the chunk (those of k >= 16h0 and < 16h1) times n rows. high[]: planes, shifted right by i. */
+INLINE void word_dots(const struct gemm_spec s, const enum dot_kind kind, const int n,
+                      const uint8_t *word, const vu *high, const int h0, const int h1,
+                      const int8_t *x, vi *hi, vi *lo)
 {
-    vi hi[ROWS_MAX], lo[ROWS_MAX]; /* digits, or two chains where rows are few */
-    UNROLL(8)
-    for (int r = 0; r < n; r++) {
-        hi[r] = (vi){0};
-        lo[r] = s.bias ? (minus[r] - (vi){0}) * s.bias : (vi){0}; /* biases are powers of two */
-    }
     UNROLL(2)
-    for (int h = h0; h < h1; h++)
-        UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        const vu q = q_bytes(s, chunk, high, i, h);
+    for (int h = h0; h < h1; h++) {
+        const vu q = q_bytes(s, word, high, 0, h);
 #ifdef CPU_ISA_amx
         (void)kind;
         UNROLL(8)
         for (int r = 0; r < n; r++) {
-            const int8_t *at = x + r * XQ_BYTES + 16 * h + 4 * i;
+            const int8_t *at = x + r * XQ_BYTES + 16 * h;
             hi[r] = dot_bytes(hi[r], q, at);
             lo[r] = dot_bytes(lo[r], q, at + GEMM_CHUNK);
         }
@@ -236,7 +233,7 @@ INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const
         const vu even = q & 0x00ff00ff, odd = q >> 8 & 0x00ff00ff;
         UNROLL(8)
         for (int r = 0; r < n; r++) {
-            const int8_t *at = x + r * XQ_BYTES + 32 * h + 8 * i;
+            const int8_t *at = x + r * XQ_BYTES + 32 * h;
             lo[r] = dot_words(kind, lo[r], even, at);
             if (n <= 2)
                 hi[r] = dot_words(kind, hi[r], odd, at + 4);
@@ -245,13 +242,41 @@ INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const
         }
 #endif
     }
+}
+
+/* The sums of n rows for one group (k >= 16h0 and < 16h1 of the chunk). */
+INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const int n,
+                       const uint8_t *chunk, const vu *high, const int h0, const int h1,
+                       const int8_t *x, const int32_t *minus, vi *sum)
+{
+    const int x_step = XQ_BYTES / (X_DIGITS ? 16 : 8);
+    vi hi[ROWS_MAX], lo[ROWS_MAX]; /* digits, or two chains where rows are few */
+    vu plane[2] = {high[0], high[1]};
+    UNROLL(8)
+    for (int r = 0; r < n; r++) {
+        hi[r] = (vi){0};
+        lo[r] = s.bias ? (minus[r] - (vi){0}) * s.bias : (vi){0}; /* biases are powers of two */
+    }
+#define STEP                                                                                       \
+    {                                                                                              \
+        word_dots(s, kind, n, chunk + (size_t)i * LANES * 4, plane, h0, h1, x + i * x_step, hi,    \
+                  lo);                                                                             \
+        plane[0] >>= 1;                                                                            \
+        plane[1] >>= 1;                                                                            \
+    }
+    if (n > 2) { /* unrolled, the compiler would keep products in memory */
+        UNROLL(1)
+        for (int i = 0; i < 4; i++)
+            STEP
+    } else {
+        UNROLL(4)
+        for (int i = 0; i < 4; i++)
+            STEP
+    }
+#undef STEP
     UNROLL(8)
     for (int r = 0; r < n; r++)
-#ifdef CPU_ISA_amx
-        sum[r] = (hi[r] << 4) + lo[r];
-#else
-        sum[r] = n <= 2 ? lo[r] + hi[r] : lo[r];
-#endif
+        sum[r] = X_DIGITS ? (hi[r] << 4) + lo[r] : n <= 2 ? lo[r] + hi[r] : lo[r];
 }
 
 INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const enum dot_kind kind,

@@ -1,7 +1,6 @@
 /* GEMM family: every table that this host can execute x every format x odd shapes, against the reference
  * decoder with double accumulation; bit equality over rows, threads and position; guard bytes. int8:
- * against the same sums of the rounded values, and alike in all tables that have FMA. With the
- * arguments `bench [table [threads [shape]]]`: times of SmolLM2's shapes. */
+ * against the same sums of the rounded values, and alike in all tables that have FMA. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -517,89 +516,6 @@ static void test_no_alloc(void **st)
     problem_free(&p);
 }
 
-/* ---- bench ---- */
-
-struct shape {
-    const char *name;
-    enum quant_fmt fmt;
-    int64_t n_out, n_in;
-};
-
-static void bench_shape(struct cpu_pool *pool, int t, const struct shape *s, int copies,
-                        enum eng_precision prec)
-{
-    struct cpu_packed **w = xcalloc((size_t)copies, sizeof(struct cpu_packed *));
-    size_t row_bytes;
-    struct weight_desc d = {.name = s->name, .n_in = s->n_in, .n_part = 1};
-    d.part[0] = (struct weight_part){s->fmt, random_weight(s->fmt, s->n_out, s->n_in, &row_bytes),
-                                     s->n_out};
-    int64_t t0 = clock_us();
-    for (int i = 0; i < copies; i++)
-        assert_int_equal(cpu_packed_open(&w[i], tables[t].k, prec, &d, pool, NULL), 0);
-    double bytes = (double)row_bytes * (double)s->n_out;
-    double pack = bytes * copies / (double)(clock_us() - t0 + 1) / 1e3;
-    void *scratch =
-        mem_aligned(64, cpu_gemm_scratch(tables[t].k, 256, s->n_in, cpu_pool_threads(pool)));
-    float *x = xcalloc((size_t)(256 * s->n_in), sizeof *x);
-    float *y = xcalloc((size_t)(256 * s->n_out), sizeof *y);
-    for (int64_t i = 0; i < 256 * s->n_in; i++)
-        x[i] = rng_normal();
-    printf("%-7s %-4s %-8s %5lldx%-5lld pack %4.1f GB/s |", tables[t].name,
-           prec == PRECISION_INT8 ? "int8" : "", s->name, (long long)s->n_out, (long long)s->n_in,
-           pack);
-    for (int64_t m = 1; m <= 256; m *= 4) {
-        double best = 1e30;
-        int64_t until = clock_us() + 40000;
-        for (int i = 0; i < 3 || clock_us() < until; i++) {
-            struct cpu_gemm_args a = {.w = w[i % copies],
-                                      .x = x,
-                                      .ldx = s->n_in,
-                                      .y = y,
-                                      .ldy = s->n_out,
-                                      .m = m,
-                                      .scratch = scratch};
-            struct timespec b, f;
-            clock_gettime(CLOCK_MONOTONIC, &b);
-            cpu_gemm(pool, &a);
-            clock_gettime(CLOCK_MONOTONIC, &f);
-            double us = (double)(f.tv_sec - b.tv_sec) * 1e6 + (double)(f.tv_nsec - b.tv_nsec) / 1e3;
-            best = us < best ? us : best;
-        }
-        printf(" m%-3lld %8.1f us %5.1f GB/s %6.0f GF |", (long long)m, best, bytes / best / 1e3,
-               2.0 * (double)(m * s->n_out * s->n_in) / best / 1e3);
-    }
-    printf("\n");
-    for (int i = 0; i < copies; i++)
-        cpu_packed_close(w[i]);
-    free(w);
-    free(x);
-    free(y);
-    free(scratch);
-    free((void *)(uintptr_t)d.part[0].data);
-}
-
-static void bench(const char *only, const char *shape, int n_thread)
-{
-    static const struct shape shapes[] = {
-        {"qkv q4_1", QF_Q4_1, 960, 576},  {"out q4_1", QF_Q4_1, 576, 576},
-        {"g+u q4_1", QF_Q4_1, 3072, 576}, {"dwn q4_1", QF_Q4_1, 576, 1536},
-        {"hd q8_0", QF_Q8_0, 49152, 576}, {"q5_0", QF_Q5_0, 2048, 896},
-        {"q4_K", QF_Q4_K, 2048, 1024},    {"q6_K", QF_Q6_K, 2048, 1024},
-        {"bf16", QF_BF16, 2048, 1024},    {"f32", QF_F32, 2048, 1024},
-    };
-    for (int t = 0; t < n_table; t++)
-        for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-            if ((only && strcmp(only, tables[t].name)) || (shape && !strstr(shapes[i].name, shape)))
-                continue;
-            /* Enough copies to leave L2, as the layers of a model do. */
-            int64_t weights = shapes[i].n_out * shapes[i].n_in;
-            const int copies = weights < 10000000 ? (int)(20000000 / weights) + 1 : 1;
-            if (tables[t].k != &no_vnni)
-                bench_shape(pools[n_thread - 1], t, &shapes[i], copies, PRECISION_DEFAULT);
-            bench_shape(pools[n_thread - 1], t, &shapes[i], copies, PRECISION_INT8);
-        }
-}
-
 static int teardown(void **st)
 {
     (void)st;
@@ -608,7 +524,7 @@ static int teardown(void **st)
     return 0;
 }
 
-int main(int argc, char **argv)
+int main(void)
 {
     rng_state = 42;
     find_tables();
@@ -619,11 +535,6 @@ int main(int argc, char **argv)
     for (int t = 0; t < n_table; t++)
         printf(" %s", tables[t].name);
     printf("\n");
-    if (argc > 1 && !strcmp(argv[1], "bench")) {
-        bench(argc > 2 ? argv[2] : NULL, argc > 4 ? argv[4] : NULL,
-              argc > 3 && argv[3][0] == '1' ? 1 : 2);
-        return teardown(NULL);
-    }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),  cmocka_unit_test(test_parts),
         cmocka_unit_test(test_empty),    cmocka_unit_test(test_errors),
