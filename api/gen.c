@@ -74,6 +74,7 @@ void gen_free(struct api_call *c)
     free(g->samp.mask);
     grammar_unref(g->samp.grammar);
     buf_free(&g->head);
+    buf_free(&g->piece);
     json_decref(g->tools);
     free(g->think);
     if (g->own)
@@ -372,10 +373,11 @@ static int plain_token(struct gen *g, struct gen_choice *ch, const struct sample
 {
     size_t before = ch->text.len;
     detok_push(&ch->detok, tok->token, &ch->text);
-    struct gen_mark m = {.start = before, .end = ch->text.len, .tok = *tok};
     if (ch->text.failed)
         return ERR_NOMEM;
-    return g->n_top >= 0 ? gen_mark_add(ch, m) : 0;
+    if (g->n_top < 0)
+        return 0;
+    return gen_mark_add(ch, (struct gen_mark){.start = before, .end = ch->text.len, .tok = *tok});
 }
 
 static void on_finish(struct api_call *c, struct gen *g, int i, enum finish_reason why)

@@ -107,6 +107,7 @@ struct gen {
     struct gen_choice *choice; /* [n_prompt * n] */
     char id[96];
     struct buf head;          /* data: {"id":..., up to "choices":[ : the same for every frame */
+    struct buf piece;         /* scratch: text of one token */
     const char *prompt_param; /* "messages" or "prompt" */
     const char *max_param;
     /* chats: how answers are taken apart (`event` and `ctx` are filled for each choice), and what to keep for it */

@@ -76,25 +76,26 @@ int gen_stream_token(struct gen *g, struct gen_choice *ch, const struct sample_o
 {
     const struct tokenizer *t = g->m->text->tok;
     bool thinking = stream_thinking(ch->stream);
-    struct buf piece = {0};
+    struct buf *piece = &g->piece;
+    buf_clear(piece);
     if (g->skip_special && tok_is_control(t, tok->token)) {
         struct view v = tok_bytes(t, tok->token, true);
         ch->detok.special = stream_wants(ch->stream, v.p, v.len);
     } else {
         ch->detok.special = !g->skip_special;
     }
-    detok_push(&ch->detok, tok->token, &piece);
-    struct gen_mark m = {.start = SIZE_MAX,
-                         .end = SIZE_MAX,
-                         .raw_start = ch->raw,
-                         .raw_end = ch->raw + piece.len,
-                         .tok = *tok};
-    int rc = piece.failed || (g->n_top >= 0 && gen_mark_add(ch, m)) ? ERR_NOMEM : 0;
-    ch->raw += piece.len;
-    if (!rc && piece.len)
-        rc = stream_push(ch->stream, piece.p, piece.len);
+    detok_push(&ch->detok, tok->token, piece);
+    int rc = piece->failed ? ERR_NOMEM : 0;
+    if (g->n_top >= 0 && gen_mark_add(ch, (struct gen_mark){.start = SIZE_MAX,
+                                                            .end = SIZE_MAX,
+                                                            .raw_start = ch->raw,
+                                                            .raw_end = ch->raw + piece->len,
+                                                            .tok = *tok}))
+        rc = ERR_NOMEM;
+    ch->raw += piece->len;
+    if (!rc && piece->len)
+        rc = stream_push(ch->stream, piece->p, piece->len);
     ch->n_reasoning += thinking;
-    buf_free(&piece);
     return rc || ch->sink.nomem ? ERR_NOMEM : 0;
 }
 

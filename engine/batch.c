@@ -57,6 +57,16 @@ static bool is_ref(int32_t tok, int n_before)
     return tok < 0 && tok >= STEP_SAMPLED(n_before - 1);
 }
 
+/* All of them in 1..n_block-1. Without a branch in it: long contexts have thousands in every step. */
+__attribute__((optimize("O3"))) static bool blocks_valid(const int32_t *block, int n,
+                                                         int32_t n_block)
+{
+    uint32_t bad = 0, most = (uint32_t)n_block - 1;
+    for (int k = 0; k < n; k++)
+        bad |= (uint32_t)block[k] - 1u >= most;
+    return !bad;
+}
+
 static int seq_check(const struct batch *b, const struct step_seq *s, int i, int n_before,
                      struct err *e)
 {
@@ -74,10 +84,12 @@ static int seq_check(const struct batch *b, const struct step_seq *s, int i, int
         if (s->tok[t] >= b->lim.n_vocab || (s->tok[t] < 0 && !is_ref(s->tok[t], n_before)))
             return err_set(e, ERR_INVAL, "step: sequence %d: token %d is not in 0..%d", i,
                            s->tok[t], b->lim.n_vocab - 1);
-    for (int k = 0; k < blocks_for(end); k++)
-        if (s->block[k] < 1 || s->block[k] >= b->lim.n_block)
-            return err_set(e, ERR_INVAL, "step: sequence %d: block %d is not in 1..%d", i,
-                           s->block[k], b->lim.n_block - 1);
+    int need = blocks_for(end);
+    if (!blocks_valid(s->block, need, b->lim.n_block))
+        for (int k = 0; k < need; k++)
+            if (s->block[k] < 1 || s->block[k] >= b->lim.n_block)
+                return err_set(e, ERR_INVAL, "step: sequence %d: block %d is not in 1..%d", i,
+                               s->block[k], b->lim.n_block - 1);
     return 0;
 }
 
@@ -155,8 +167,8 @@ int eng_batch_build(struct batch *b, const struct step_plan *p, const struct bat
         b->state_dst[i] = s->state_dst;
         int need = blocks_for((int64_t)s->pos + s->n_tok);
         int32_t *table = b->block_table + (size_t)i * (size_t)stride;
-        for (int k = 0; k < stride; k++)
-            table[k] = k < need ? s->block[k] : 0;
+        memcpy(table, s->block, (size_t)need * sizeof *table);
+        memset(table + need, 0, (size_t)(stride - need) * sizeof *table);
         for (int32_t t = 0; t < s->n_tok; t++, row++) {
             b->tok[row] = s->tok[t] < 0 && !by_ref ? before->out[-1 - s->tok[t]].token : s->tok[t];
             b->pos[row] = s->pos + t;

@@ -251,7 +251,11 @@ int eng_step_end(struct engine *g, struct err *e)
     if (!g->n_open)
         return err_set(e, ERR_INVAL, "step: none is open");
     struct batch *b = &g->batch[g->n_open == 2 ? g->turn : !g->turn];
-    int rc = g->l.info.lookahead ? step_wait(g, b, &what) : 0;
+    int rc = 0;
+    if (g->null)
+        eng__null_wait(g->null);
+    else if (g->l.info.lookahead)
+        rc = step_wait(g, b, &what);
     if (rc)
         return step_failed(g, what, b->seq_start[b->plan->n_seq], rc, e);
     g->n_open--;

@@ -17,9 +17,10 @@
 
 struct engine;
 
-struct eng_opts {       /* zero = default */
-    const char *path;   /* model file or folder */
-    const char *device; /* "auto" (NULL), "cpu", "ref", "cuda", "cuda-emu", "null" */
+struct eng_opts {         /* zero = default */
+    const char *path;     /* model file or folder */
+    const char *device;   /* "auto" (NULL), "cpu", "ref", "cuda", "cuda-emu", "null" */
+    int64_t null_step_us; /* device "null": time of a step; 0 = none */
     enum eng_precision precision;
     const char *isa; /* CPU: force a kernel table */
     bool loose;      /* see backend_opts */

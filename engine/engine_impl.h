@@ -54,7 +54,8 @@ int eng__file_open(struct ckpt **out, const struct eng_opts *o, struct err *e);
 int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_memory *mem,
                    const struct eng_opts *o, struct err *e);
 void eng__null_close(struct null_device *n);
-/* Answer every logit row of the batch. */
-void eng__null_step(const struct null_device *n, struct batch *b, int n_logit);
+/* Answer every logit row of the batch. With a time for steps each is over at its eng__null_wait, oldest first. */
+void eng__null_step(struct null_device *n, struct batch *b, int n_logit);
+void eng__null_wait(struct null_device *n);
 
 #endif

@@ -1,14 +1,18 @@
 /* Device "null": no weights, no KV; every row gets a scripted token at no cost, so that a measurement
  * sees scheduler and server alone. Tokens are ordinary words of the vocabulary of the file or folder (never
- * control tokens), chosen by (seed, position); an answer ends by max_tokens. Keeps a row's target, bans and mask. */
+ * control tokens), chosen by (seed, position); an answer ends by max_tokens. Keeps a row's target, bans and mask.
+ * With a time for steps it is a device with a queue: the next step may be issued while one runs. */
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/base/thread.h"
 #include "engine/engine_impl.h"
 #include "engine/load/gguf.h"
 #include "engine/text/text_model.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
+#include <time.h>
 
 #define WORDS_MAX    512
 #define NULL_CONTEXT 8192 /* tokens, when the file does not say */
@@ -17,6 +21,9 @@
 struct null_device {
     int32_t n_vocab;
     int n_word;
+    int64_t step_us;            /* 0: steps take no time */
+    int64_t due_us[2], last_us; /* when the open steps end; when the latest does */
+    int first, n_open;
     int32_t word[WORDS_MAX];
 };
 
@@ -111,6 +118,7 @@ static int info_fill(const struct null_device *n, struct eng_info *info, struct 
     int64_t seqs = info->max_seqs > 4 ? info->max_seqs / 4 : 1;
     int64_t full = (info->n_ctx + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
     int64_t blocks = full * seqs + 1;
+    info->lookahead = n->step_us > 0;
     info->n_block = (int32_t)(blocks > INT32_MAX ? INT32_MAX : blocks);
     snprintf(info->backend, sizeof info->backend, "null");
     info->layout_id = hash_u64(n->n_word == 0);
@@ -129,6 +137,7 @@ int eng__null_open(struct null_device **out, struct eng_info *info, struct eng_m
     *out = NULL;
     if (!n)
         return err_set(e, ERR_NOMEM, "no memory for the null device");
+    n->step_us = o->null_step_us;
     int rc = eng__file_open(&file, o, e);
     if (!rc)
         rc = ckpt_is_hf(file) ? vocab_folder(n, file, o->path, e)
@@ -175,8 +184,30 @@ static int32_t token_choose(const struct null_device *n, const struct sample_row
     return n->word[0];
 }
 
-void eng__null_step(const struct null_device *n, struct batch *b, int n_logit)
+/* A step runs from when it is issued, or from the end of the one before, as in a device's queue. */
+static void clock_begin(struct null_device *n)
 {
+    int64_t now = clock_us();
+    n->last_us = (n->last_us > now ? n->last_us : now) + n->step_us;
+    n->due_us[(n->first + n->n_open++) % 2] = n->last_us;
+}
+
+void eng__null_wait(struct null_device *n)
+{
+    if (!n->n_open)
+        return;
+    int64_t due = n->due_us[n->first];
+    struct timespec ts = {.tv_sec = due / 1000000, .tv_nsec = due % 1000000 * 1000};
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &ts, NULL) == EINTR)
+        ;
+    n->first = !n->first;
+    n->n_open--;
+}
+
+void eng__null_step(struct null_device *n, struct batch *b, int n_logit)
+{
+    if (n->step_us)
+        clock_begin(n);
     for (int i = 0; i < n_logit; i++) {
         struct sample_out *o = &b->out[i];
         *o = (struct sample_out){.token = token_choose(n, &b->rows[i]), .rank = 1};

@@ -23,7 +23,7 @@ void mailbox_free(struct mailbox *m)
     struct msg left;
     while (mailbox_recv(m, &left))
         request_free(left.r);
-    for (size_t i = 0; i < m->n_ev; i++)
+    for (size_t i = 0; i < m->n_ev + m->n_new; i++)
         event_drop(&m->ev[(m->ev_head + i) % m->ev_cap]);
     pthread_cond_destroy(&m->wake);
     pthread_mutex_destroy(&m->lock);
@@ -109,18 +109,19 @@ void mailbox_wake(struct mailbox *m)
 
 void mailbox_post(struct mailbox *m, const struct event *ev)
 {
-    pthread_mutex_lock(&m->lock);
-    CHECK(m->n_ev < m->ev_cap);
-    m->ev[(m->ev_head + m->n_ev++) % m->ev_cap] = *ev;
-    pthread_mutex_unlock(&m->lock);
+    if (m->n_new == m->n_free)
+        CHECK(mailbox_room(m));
+    event_copy(&m->ev[m->ev_tail], ev); /* nobody else looks there before mailbox_tell */
+    m->ev_tail = m->ev_tail + 1 == m->ev_cap ? 0 : m->ev_tail + 1;
+    m->n_new++;
 }
 
 size_t mailbox_room(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
-    size_t n = m->ev_cap - m->n_ev;
+    m->n_free = m->ev_cap - m->n_ev;
     pthread_mutex_unlock(&m->lock);
-    return n;
+    return m->n_free - m->n_new;
 }
 
 int mailbox_poll(struct mailbox *m, struct event *ev, int n)
@@ -128,8 +129,8 @@ int mailbox_poll(struct mailbox *m, struct event *ev, int n)
     int got = 0;
     pthread_mutex_lock(&m->lock);
     for (; got < n && m->n_ev; got++, m->n_ev--) {
-        ev[got] = m->ev[m->ev_head];
-        m->ev_head = (m->ev_head + 1) % m->ev_cap;
+        event_copy(&ev[got], &m->ev[m->ev_head]);
+        m->ev_head = m->ev_head + 1 == m->ev_cap ? 0 : m->ev_head + 1;
     }
     m->told = false;
     if (got)
@@ -141,6 +142,9 @@ int mailbox_poll(struct mailbox *m, struct event *ev, int n)
 bool mailbox_tell(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
+    m->n_ev += m->n_new;
+    m->n_free -= m->n_new;
+    m->n_new = 0;
     bool tell = m->n_ev && !m->told;
     m->told = m->told || tell;
     pthread_mutex_unlock(&m->lock);

@@ -25,6 +25,8 @@ struct mailbox {
     size_t msg_cap, msg_head, n_msg;
     struct event *ev; /* ring [ev_cap] */
     size_t ev_cap, ev_head, n_ev;
+    size_t ev_tail, n_new, n_free; /* engine thread's own: where the next one goes, those not handed
+                                    * out yet, and free places (them included) as far as it knows */
     bool woken;
     bool told; /* notify was called and nothing has been polled since */
 };
@@ -45,11 +47,12 @@ void mailbox_wait(struct mailbox *m, size_t need, int64_t timeout_us);
 /* End a mailbox_wait. */
 void mailbox_wake(struct mailbox *m);
 
-/* The ring must have room (mailbox_room): an event is never dropped. */
+/* The ring must have room (mailbox_room): an event is never dropped. Handed out, all at once, by the next mailbox_tell:
+ * a step's events cost one lock. Engine thread, as the two that follow. */
 void mailbox_post(struct mailbox *m, const struct event *ev);
 size_t mailbox_room(struct mailbox *m);
-int mailbox_poll(struct mailbox *m, struct event *ev, int n);
 /* true once after events were posted, then not before the next poll. */
 bool mailbox_tell(struct mailbox *m);
+int mailbox_poll(struct mailbox *m, struct event *ev, int n);
 
 #endif

@@ -63,6 +63,15 @@ struct req_encode *req_encode_new(int n_row, bool pairs)
     return NULL;
 }
 
+void event_copy(struct event *dst, const struct event *src)
+{
+    size_t n = sizeof *dst;
+    if (src->kind == EV_TOKEN || src->kind == EV_PROMPT)
+        n = src->tok.n_top > 0 ? offsetof(struct event, err)
+                               : offsetof(struct event, tok) + offsetof(struct sample_out, top_id);
+    memcpy(dst, src, n);
+}
+
 void event_drop(const struct event *ev)
 {
     img_pixels_free(ev->px);

@@ -131,15 +131,16 @@ struct event {
     uint64_t req;
     int choice;                /* 0 .. n-1 */
     int32_t index;             /* EV_TOKEN: output position; EV_PROMPT: prompt position */
-    struct sample_out tok;     /* EV_TOKEN, EV_PROMPT; logprob fields only when asked for */
     enum finish_reason finish; /* EV_FINISH */
     int32_t stop_token;    /* EV_FINISH by a stop token: its id (not sent as EV_TOKEN), else -1 */
-    struct err err;        /* EV_ERROR */
-    int total;             /* EV_IMAGE_STEP: steps of this picture */
-    int64_t eta_us;        /* EV_IMAGE_STEP: expected time to its end */
     struct img_pixels *px; /* EV_IMAGE_STEP, EV_IMAGE: moves with the event */
     float *vec;            /* EV_EMBED: [n_row, dim or n_label], malloc'ed; moves with the event */
     struct aud_piece *audio; /* EV_AUDIO: moves with the event */
+    struct sample_out tok;   /* EV_TOKEN, EV_PROMPT; logprob fields only when asked for */
+    /* What follows does not travel with EV_TOKEN and EV_PROMPT, nor does tok beyond its n_top: event_copy */
+    struct err err; /* EV_ERROR */
+    int total;      /* EV_IMAGE_STEP: steps of this picture */
+    int64_t eta_us; /* EV_IMAGE_STEP: expected time to its end */
     /* EV_DONE, EV_ERROR: totals and times (clock_us, 0 = never) for usage and metrics */
     int32_t n_prompt, n_cached,
         n_output; /* tokens; n_cached counts the first choice's prefix hit; n_output the EV_TOKENs of
@@ -150,6 +151,8 @@ struct event {
     int64_t encode_us, denoise_us, decode_us; /* of an audio request: encode and decode */
     int64_t arrival_us, scheduled_us, first_token_us, done_us;
 };
+/* Of the most frequent kinds only what they carry: a few cache lines instead of the whole struct. */
+void event_copy(struct event *dst, const struct event *src);
 /* Free what moves with an event, for those who don't use it. */
 void event_drop(const struct event *ev);
 

@@ -6,7 +6,8 @@
 #include "engine/base/log.h"
 #include "engine/base/thread.h"
 
-#define POOL_BYTES  (64u << 10) /* bodies from this size on are parsed off the loop */
+#define POOL_BYTES  (8u << 10) /* bodies from this size on are parsed off the loop */
+#define PREPARE_US  400 /* and those that come when the loop has parsed for so long in one turn */
 #define POLL_EVENTS 128
 #define POLL_TURNS  8 /* event batches between two turns of the sockets */
 
@@ -175,6 +176,16 @@ static void fill(struct xchg *x)
     c->loading = !s->ready;
 }
 
+/* Streams and health checks must not wait for a crowd of new requests: a turn parses few of them. */
+static bool loop_busy(struct srv *s)
+{
+    if (s->prepare_turn != uv_now(&s->loop)) {
+        s->prepare_turn = uv_now(&s->loop);
+        s->prepare_us = 0;
+    }
+    return s->prepare_us >= PREPARE_US;
+}
+
 void srv_call_start(struct xchg *x)
 {
     struct srv *s = x->s;
@@ -193,7 +204,7 @@ void srv_call_start(struct xchg *x)
     }
     fill(x);
     srv_gone_ask(x->conn);
-    if (x->body.len >= POOL_BYTES || api_wants_pool(&x->call)) {
+    if (x->body.len >= POOL_BYTES || api_wants_pool(&x->call) || loop_busy(s)) {
         x->work.data = x;
         if (uv_queue_work(&s->loop, &x->work, pool_work, pool_done) == 0) {
             x->in_pool = true;
@@ -201,7 +212,9 @@ void srv_call_start(struct xchg *x)
             return;
         }
     }
+    int64_t from = clock_us();
     api_prepare(&x->call);
+    s->prepare_us += clock_us() - from;
     submit(x);
     srv_jobs_start(x);
 }
@@ -254,7 +267,7 @@ static void touch(struct xchg *x)
     x->s->touched = x;
 }
 
-static void on_event(struct srv *s, const struct event *ev)
+static void on_event(struct srv *s, const struct event *ev, int64_t now_us)
 {
     struct slot *t = slots_find(&s->slots, ev->req);
     if (!t) {
@@ -263,7 +276,7 @@ static void on_event(struct srv *s, const struct event *ev)
     }
     struct xchg *x = t->x;
     bool last = ev->kind == EV_DONE || ev->kind == EV_ERROR;
-    metrics_event(&s->metrics, t, ev);
+    metrics_event(&s->metrics, t, ev, now_us);
     if (x) {
         x->picture |= ev->px || ev->vec; /* much at once, as asked for */
         api_event(&x->call, t->index, ev);
@@ -312,8 +325,9 @@ void srv_call_events(struct srv_model *m)
     int n = POLL_EVENTS;
     for (int turn = 0; turn < POLL_TURNS && n == POLL_EVENTS; turn++) {
         n = worker_poll(m->w, ev, POLL_EVENTS);
+        int64_t now_us = n ? clock_us() : 0;
         for (int i = 0; i < n; i++)
-            on_event(s, &ev[i]);
+            on_event(s, &ev[i], now_us);
     }
     if (n == POLL_EVENTS)
         uv_async_send(&m->async); /* sockets get their turn before the rest */

@@ -62,9 +62,8 @@ void metrics_finish(struct metrics *m, int model, enum finish_reason why)
         x->finished[METRICS_ERROR]++;
 }
 
-static void on_token(struct metrics_model *m, struct slot *t, const struct event *ev)
+static void on_token(struct metrics_model *m, struct slot *t, const struct event *ev, int64_t now)
 {
-    int64_t now = clock_us();
     if (ev->choice >= 0 && ev->choice < t->n_last) {
         observe_span(m, HIST_ITL, t->last_us[ev->choice], now);
         t->last_us[ev->choice] = now;
@@ -117,12 +116,12 @@ static void on_end(struct metrics_model *m, const struct slot *t, const struct e
     m->cached_tokens += (uint64_t)ev->n_cached;
 }
 
-void metrics_event(struct metrics *m, struct slot *t, const struct event *ev)
+void metrics_event(struct metrics *m, struct slot *t, const struct event *ev, int64_t now_us)
 {
     struct metrics_model *x = &m->m[t->model];
     switch (ev->kind) {
     case EV_TOKEN:
-        on_token(x, t, ev);
+        on_token(x, t, ev, now_us);
         break;
     case EV_FINISH:
         metrics_finish(m, t->model, ev->finish);

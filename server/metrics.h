@@ -51,7 +51,7 @@ struct metrics {
     int64_t open_requests;
 };
 
-void metrics_event(struct metrics *m, struct slot *t, const struct event *ev);
+void metrics_event(struct metrics *m, struct slot *t, const struct event *ev, int64_t now_us);
 /* A choice that the server ended (a stop string). */
 void metrics_finish(struct metrics *m, int model, enum finish_reason why);
 void metrics_http(struct metrics *m, const char *path, int status);

@@ -27,6 +27,7 @@ void srv_engine_options(const struct conf *c, const char *path, struct eng_opts 
                            .isa = given(c->isa, "auto"),
                            .loose = !c->batch_invariant,
                            .n_threads = (int)c->threads,
+                           .null_step_us = (int64_t)(c->null_step * 1e6),
                            .no_pin = !c->pin,
                            .n_ctx = (int32_t)c->ctx_size,
                            .kv_bytes = (size_t)c->kv_bytes,

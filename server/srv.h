@@ -133,7 +133,9 @@ struct srv {
     struct metrics metrics;
     struct conn *conns; /* list */
     int n_conn, max_conn;
-    size_t bodies; /* bytes of request bodies held */
+    size_t bodies;         /* bytes of request bodies held */
+    uint64_t prepare_turn; /* turn of the loop, and time that requests were parsed in it */
+    int64_t prepare_us;
     int in_pool;
     int gone_fd; /* epoll set of sockets whose peer may leave */
     uv_poll_t gone_poll;

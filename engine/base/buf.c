@@ -69,7 +69,7 @@ nomem:
     return ERR_NOMEM;
 }
 
-void buf_add(struct buf *b, const void *p, size_t n)
+void buf__add_slow(struct buf *b, const void *p, size_t n)
 {
     if (buf_reserve(b, n))
         return;
@@ -82,11 +82,6 @@ void buf_add(struct buf *b, const void *p, size_t n)
 void buf_str(struct buf *b, const char *s)
 {
     buf_add(b, s, strlen(s));
-}
-
-void buf_char(struct buf *b, char c)
-{
-    buf_add(b, &c, 1);
 }
 
 void buf_vfmt(struct buf *b, const char *fmt, va_list ap)
@@ -168,6 +163,14 @@ int utf8_len(const char *str, size_t n)
 bool utf8_valid(const char *s, size_t n)
 {
     for (size_t i = 0; i < n;) {
+        uint64_t eight;
+        if (n - i >= sizeof eight) { /* ASCII, eight at a time */
+            memcpy(&eight, s + i, sizeof eight);
+            if (!(eight & 0x8080808080808080u)) {
+                i += sizeof eight;
+                continue;
+            }
+        }
         int k = utf8_len(s + i, n - i);
         if (k <= 0)
             return false;
@@ -179,14 +182,14 @@ bool utf8_valid(const char *s, size_t n)
 /* Append one character that JSON wants escaped. */
 static void json_escape(struct buf *b, unsigned char c)
 {
-    static const char short_for[32] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f',
-                                       ['\r'] = 'r'};
-    if (c == '"' || c == '\\')
-        buf_fmt(b, "\\%c", c);
-    else if (short_for[c])
-        buf_fmt(b, "\\%c", short_for[c]);
-    else
+    static const char short_for[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
+    if (c == '"' || c == '\\' || (c < 32 && short_for[c])) {
+        char two[2] = {'\\', c < 32 ? short_for[c] : (char)c};
+        buf_add(b, two, 2);
+    } else {
         buf_fmt(b, "\\u%04x", c);
+    }
 }
 
 void buf_json(struct buf *b, const char *s, size_t n)

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 struct buf {
     char *p; /* NULL while empty and never grown */
@@ -29,12 +30,27 @@ bool view_eq(struct view a, struct view b);
 bool view_is(struct view a, const char *s);
 bool view_starts(struct view a, const char *prefix);
 
-void buf_free(struct buf *b);  /* back to the zero state */
-void buf_clear(struct buf *b); /* len = 0, failed = false; keeps memory and limit */
+void buf_free(struct buf *b);                 /* back to the zero state */
+void buf_clear(struct buf *b);                /* len = 0, failed = false; keeps memory and limit */
 int buf_reserve(struct buf *b, size_t extra); /* 0 or ERR_NOMEM / ERR_LIMIT */
-void buf_add(struct buf *b, const void *p, size_t n);
+void buf__add_slow(struct buf *b, const void *p, size_t n);
+/* Writers append in many small pieces, once a token: what fits costs no call. */
+static inline void buf_add(struct buf *b, const void *p, size_t n)
+{
+    if (n >= b->cap - b->len || b->limit || b->failed) {
+        buf__add_slow(b, p, n);
+        return;
+    }
+    if (n)
+        memcpy(b->p + b->len, p, n);
+    b->len += n;
+    b->p[b->len] = 0;
+}
+static inline void buf_char(struct buf *b, char c)
+{
+    buf_add(b, &c, 1);
+}
 void buf_str(struct buf *b, const char *s);
-void buf_char(struct buf *b, char c);
 void buf_fmt(struct buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void buf_vfmt(struct buf *b, const char *fmt, va_list ap);
 /* Remove n bytes from the front (n <= len). */

@@ -1,0 +1,229 @@
+#!/usr/bin/env python3
+"""What the host costs: instructions of the whole server process for each generated token and for each request, by module.
+
+    tests/bench/host_cost.py [--streams 256] [--keep] [--json]
+    tests/bench/host_cost.py --time [--streams 256]
+
+Without --time: the daemon under valgrind --tool=callgrind, a device that emits scripted tokens at a fixed pace (`--device null
+--null-step`), streamed chat answers of two lengths from as many clients; the difference of the two counts over the difference in
+tokens is the cost of a token, what is left of the shorter one is the cost of a request. Counts hardly vary from run to run.
+With --time: CPU seconds (user and system) of the daemon at full speed, the share of time in which the device had to wait, and the
+latency of /health meanwhile; figures of the machine and of what else runs on it.
+--keep writes tests/bench/history/DATE-COMMIT-host.json; --json prints one JSON object."""
+import argparse
+import collections
+import datetime
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+
+TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(TOP, "tests"))
+import daemon as d  # noqa: E402
+
+SHORT, LONG = 4, 20  # output tokens of an answer
+LIBS = (("libmicrohttpd", "libmicrohttpd"), ("libuv", "libuv"), ("jansson", "json"), ("pcre2", "pcre"), ("libgnutls", "tls"))
+FOLDERS = (("server/", "http"), ("api/", "api"), ("sched/", "sched"), ("engine/text/", "tokenizer"), ("engine/base/", "base"),
+           ("engine/", "engine"), ("conf/", "conf"))
+
+
+def module(obj, source):
+    """The part of the program that a function belongs to."""
+    for word, name in LIBS:
+        if word in obj:
+            return name
+    if obj == "???":
+        return "pcre"  # code made at run time
+    if "stepd" in obj:
+        return next((name for part, name in FOLDERS if "/" + part in "/" + source), "other")
+    return "libc" if "/libc" in obj or "/ld-" in obj else "other"
+
+
+def self_costs(path):
+    """{(module, function): instructions} of one part of a profile: each function's own, without what it calls."""
+    names = {"ob": {}, "fl": {}, "fn": {}}
+    obj = source = fn = ""
+    own = collections.Counter()
+    skip = False
+
+    def name(kind, text):
+        m = re.match(r"\((\d+)\)(?: (.*))?$", text)
+        if m.group(2) is not None:
+            names[kind][m.group(1)] = m.group(2)
+        return names[kind].get(m.group(1), "???")
+
+    with open(path) as f:
+        for line in f:
+            key, eq, rest = line.rstrip("\n").partition("=")
+            if eq and key in ("ob", "cob"):
+                got = name("ob", rest)
+                obj = got if key == "ob" else obj
+            elif eq and key in ("fl", "fi", "fe", "cfi", "cfl"):
+                got = name("fl", rest)
+                source = got if key in ("fl", "fi", "fe") else source
+            elif eq and key in ("fn", "cfn"):
+                got = name("fn", rest)
+                fn = got if key == "fn" else fn
+            elif eq and key == "calls":
+                skip = True
+            elif line[:1].isdigit() or line[:1] in "+-*":
+                if not skip:
+                    own[module(obj, source), fn] += int(line.split()[1])
+                skip = False
+    return own
+
+
+def bench(port, streams, requests, tokens):
+    cmd = [d.STEPD, "bench", "--url", f"http://127.0.0.1:{port}", "--model", "m", "--concurrency", str(streams), "--requests",
+           str(requests), "--prompt-tokens", "110", "--max-tokens", str(tokens), "--json"]
+    out = json.loads(subprocess.run(cmd, stdout=subprocess.PIPE, check=True, cwd=TOP).stdout)
+    if out["failed"] or out["requests"] != requests:
+        sys.exit(f"{out['failed']} of {requests} requests failed")
+    return out
+
+
+def wait_ready(port, p, seconds):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and p.poll() is None:
+        try:
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/ready", timeout=5).close()
+            return
+        except OSError:
+            time.sleep(0.2)
+    sys.exit("the daemon did not become ready")
+
+
+def daemon(port, model, streams, step, before=()):
+    cmd = [*before, d.STEPD, "serve", "--port", str(port), "--device", "null", "--null-step", step, "--no-access-log",
+           "--log-level", "warn", "--max-sequences", str(max(streams, 64)), "--step-tokens", "65536", "--max-queue", "8192", "m=" + model]
+    return subprocess.Popen(cmd, cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+
+def instructions(model, streams, step):
+    """Counts of two loads, by module and function, with as many requests in each."""
+    port = d.free_port()
+    with tempfile.TemporaryDirectory(prefix="stepd-cost-") as tmp:
+        out = os.path.join(tmp, "out")
+        p = daemon(port, model, streams, step, ["valgrind", "-q", "--tool=callgrind", "--fair-sched=yes", "--callgrind-out-file=" + out])
+        try:
+            wait_ready(port, p, 120)
+            for i, tokens in enumerate((SHORT, SHORT, LONG)):  # once to warm up
+                bench(port, streams, streams, tokens)
+                subprocess.run(["callgrind_control", "-d", str(p.pid)], check=True, stdout=subprocess.DEVNULL,
+                               stderr=subprocess.DEVNULL)
+        finally:
+            p.terminate()
+            p.wait()
+        return self_costs(out + ".2"), self_costs(out + ".3")
+
+
+def per_token(model, streams, step="250ms"):
+    """{"per_token": {module: n}, "per_request": {module: n}, "token": n, "request": n, "functions": [[n, module, name]]}."""
+    short, long = instructions(model, streams, step)
+    each = {k: (long[k] - short[k]) / (streams * (LONG - SHORT)) for k in long.keys() | short.keys()}
+    token, request = collections.Counter(), collections.Counter()
+    for (mod, _), n in each.items():
+        token[mod] += n
+    for key, n in short.items():
+        request[key[0]] += n / streams - each[key] * SHORT
+    top = sorted(((round(n, 1), mod, fn) for (mod, fn), n in each.items()), reverse=True)[:40]
+    once = sorted(((round(n / streams - each[k] * SHORT), *k) for k, n in short.items()), reverse=True)[:40]
+    return {"streams": streams, "token": round(sum(token.values())), "request": round(sum(request.values())),
+            "per_token": {k: round(n, 1) for k, n in token.most_common()},
+            "per_request": {k: round(n) for k, n in request.most_common()}, "functions": top, "functions_per_request": once}
+
+
+def health_latency(port, stop, into):
+    while not stop.is_set():
+        t = time.perf_counter()
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
+        into.append((time.perf_counter() - t) * 1e3)
+        time.sleep(0.01)
+
+
+def metric(port, name):
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as r:
+        return float(re.search(rf"^{name}\{{.*\}} (\S+)$", r.read().decode(), re.M).group(1))
+
+
+def cpu_us(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        part = f.read().rpartition(")")[2].split()
+    tick = 1e6 / os.sysconf("SC_CLK_TCK")
+    return float(part[11]) * tick, float(part[12]) * tick
+
+
+def timed(model, streams, step="5ms", tokens=256):
+    port = d.free_port()
+    p = daemon(port, model, streams, step)
+    ms, stop = [], threading.Event()
+    try:
+        wait_ready(port, p, 60)
+        bench(port, streams, streams, SHORT)
+        before, gap = cpu_us(p.pid), metric(port, "stepd:step_gap_seconds_total")
+        t = threading.Thread(target=health_latency, args=(port, stop, ms))
+        t.start()
+        r = bench(port, streams, 2 * streams, tokens)
+        stop.set()
+        t.join()
+        after, gap = cpu_us(p.pid), metric(port, "stepd:step_gap_seconds_total") - gap
+    finally:
+        stop.set()
+        p.terminate()
+        p.wait()
+    n = r["output_tokens"]
+    ms.sort()
+    user, system = (after[0] - before[0]) / n, (after[1] - before[1]) / n
+    return {"streams": streams, "step": step, "user_us_per_token": round(user, 2), "system_us_per_token": round(system, 2),
+            "us_per_token": round(user + system, 2), "device_waits": round(gap / r["seconds"], 5),
+            "ttft_ms": r["ttft_ms"], "tpot_ms": r["tpot_ms"], "output_tokens_per_s": r["output_tokens_per_s"],
+            "health_ms": {"n": len(ms), "p50": round(ms[len(ms) // 2], 2), "p99": round(ms[int(len(ms) * 0.99)], 2)}}
+
+
+def keep(figures):
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, stdout=subprocess.PIPE, text=True)
+    now, commit = datetime.datetime.now(datetime.timezone.utc), git.stdout.strip() or "unknown"
+    path = os.path.join(TOP, "tests", "bench", "history", f"{now.strftime('%Y-%m-%d')}-{commit}-host.json")
+    with open(path, "w") as f:
+        json.dump(dict({"date": now.strftime("%Y-%m-%dT%H:%MZ"), "commit": commit}, **figures), f, indent=1)
+        f.write("\n")
+    return os.path.relpath(path, TOP)
+
+
+def main():
+    a = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    a.add_argument("--streams", type=int, default=256)
+    a.add_argument("--model", default=d.SMOLLM2)
+    a.add_argument("--step", help="time of a step")
+    a.add_argument("--time", action="store_true")
+    a.add_argument("--keep", action="store_true")
+    a.add_argument("--json", action="store_true")
+    o = a.parse_args()
+    if not o.time and not shutil.which("valgrind"):
+        sys.exit("valgrind is not installed")
+    figures = (timed if o.time else per_token)(o.model, o.streams, **({"step": o.step} if o.step else {}))
+    if o.keep:
+        figures["kept"] = keep(figures)
+    if o.json:
+        print(json.dumps(figures))
+    elif o.time:
+        print("\n".join(f"{k:22} {v}" for k, v in figures.items()))
+    else:
+        print(f"{o.streams} streams: {figures['token']} instructions a token, {figures['request']} a request")
+        for k in figures["per_token"]:
+            print(f"  {k:14} {figures['per_token'][k]:10.1f} {figures['per_request'].get(k, 0):12}")
+        for what in ("functions", "functions_per_request"):
+            print(what.replace("_", " ").replace("functions per", "of a").replace("functions", "of a token"))
+            for n, mod, fn in figures[what]:
+                print(f"    {n:9.1f}  {mod:14} {fn}")
+
+
+if __name__ == "__main__":
+    main()
