@@ -120,8 +120,8 @@ $(NV)/%.cu.o: %.cu
 # Tests: every tests/<group>/test_*.c is a program. tests/sched links the fake engine before the library.
 TEST_C  := $(wildcard tests/*/test_*.c)
 TESTS   := $(patsubst tests/%.c,$(B)/tests/%,$(TEST_C))
-TEST_EXTRA_sched := $(B)/tests/fake_engine.o
-HELPERS := $(filter-out tests/fake_engine.c,$(wildcard tests/*.c))
+TEST_EXTRA_sched := $(B)/tests/fake_engine.o $(B)/tests/fake_lanes.o
+HELPERS := $(filter-out tests/fake_%.c,$(wildcard tests/*.c))
 HELP_O  := $(patsubst %.c,$(B)/%.o,$(HELPERS))
 
 .SECONDEXPANSION:

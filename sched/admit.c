@@ -186,6 +186,11 @@ void sched__admit(struct sched *s)
             sched__req_end(s, q->req, rc, "no memory for the tokens of this request");
             continue;
         }
+        rc = sched__spec_open(s, q);
+        if (rc) {
+            sched__req_end(s, q->req, rc, "no memory for the guesses of this request");
+            continue;
+        }
         rc = sched__gram_open(s, q);
         if (rc) {
             sched__req_end(s, q->req, rc == ERR_NOMEM ? rc : ERR_INVAL, sched__gram_error(rc));

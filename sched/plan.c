@@ -8,7 +8,8 @@
  *
  * A step may be planned while the one before is in flight (`lookahead`): a sequence whose next token is not known yet
  * gets its row by reference. Only the device's order is needed for that, not its end. Three things wait
- * for the end: a row that needs the token on the host (penalties count it, grammars follow it), preemption, and forks. If one sequence must
+ * for the end: a row that needs the token on the host (penalties count it, grammars follow it, drafts stand behind it),
+ * preemption, and forks. If one sequence must
  * wait, all do: the device idles for the host's share of one step, while leaving the row out would halve that
  * stream's speed. A prompt step without samples is not looked beyond either: it is long, and a cancel
  * should not find many of them issued. */
@@ -165,8 +166,10 @@ static bool scores_prompt(const struct seq *q)
     return !q->choice && r->prompt_logprobs >= 0 && q->n_scored < r->n_prompt - 1;
 }
 
-static struct sample_row sampling_row(const struct seq *q)
+/* The row that chooses the token behind `ahead` drafts. */
+static struct sample_row sampling_row(const struct seq *q, int ahead)
 {
+    int32_t n_more = q->n_coming + ahead;
     const struct request *r = q->req->r;
     const struct req_sampling *p = &r->samp;
     return (struct sample_row){
@@ -178,14 +181,14 @@ static struct sample_row sampling_row(const struct seq *q)
         .presence_penalty = p->presence_penalty,
         .frequency_penalty = p->frequency_penalty,
         .seed = p->seed + (uint64_t)q->choice,
-        .position = (uint32_t)(q->n_known + q->n_coming),
+        .position = (uint32_t)(q->n_known + n_more),
         .hist = q->tok,
         .n_prompt = r->n_prompt,
-        .n_hist = q->n_known,
+        .n_hist = q->n_known + ahead,
         .bias = p->bias,
         .n_bias = p->n_bias,
         .ban = r->stop_id,
-        .n_ban = q->n_output + q->n_coming < r->min_tokens ? r->n_stop_id : 0,
+        .n_ban = q->n_output + n_more < r->min_tokens ? r->n_stop_id : 0,
         .mask = q->gram || (r->think && q->think.force >= 0) ? q->mask : p->mask,
         .target = -1,
         .n_top = p->n_top,
@@ -207,9 +210,11 @@ static struct sample_row scoring_row(const struct seq *q, int32_t pos)
     };
 }
 
-/* Returns whether the last row chooses a token. */
-static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, int32_t n)
+/* Returns whether the last row chooses a token; with drafts, those before it do too. */
+static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, int32_t n,
+                     int n_draft)
 {
+    n -= n_draft;
     int32_t end = q->n_computed + n, first = end;
     if (scores_prompt(q))
         first = q->n_scored > q->n_computed ? q->n_scored : q->n_computed;
@@ -221,10 +226,11 @@ static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, i
     at->out = p->out + p->n_logit;
     for (int32_t pos = first; pos < last_scored; pos++)
         p->row[p->n_logit++] = scoring_row(q, pos);
-    if (samples)
-        p->row[p->n_logit++] = sampling_row(q);
+    CHECK(samples || !n_draft);
+    for (int i = 0; samples && i <= n_draft; i++)
+        p->row[p->n_logit++] = sampling_row(q, i);
     at->n_logit = (int32_t)(p->row + p->n_logit - at->rows);
-    CHECK(p->n_logit <= p->cap_logit && at->n_logit <= n);
+    CHECK(p->n_logit <= p->cap_logit && at->n_logit <= n + n_draft);
     return samples;
 }
 
@@ -233,18 +239,19 @@ static int32_t to_go(const struct seq *q)
     return sched__seq_goal(q) - q->n_computed;
 }
 
-/* Put up to n tokens of q into the plan; returns how many. */
+/* Put up to n tokens of q into the plan; returns how many. Those beyond what q has to go are drafts. */
 static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_preempt)
 {
     struct plan *p = s->plan;
+    int32_t go = to_go(q);
     if (q->state != SEQ_RUNNING || planned(s, q) || p->n_seq == p->cap_seq)
         return 0;
     int32_t left = p->cap_logit - p->n_logit;
     if (scores_prompt(q)) { /* every row from n_scored on has logits */
         int32_t skip = q->n_scored > q->n_computed ? q->n_scored - q->n_computed : 0;
         n = n < left + skip ? n : left + skip;
-    } else if (q->req->max_out && n >= to_go(q) && left < 1) {
-        n = to_go(q) - 1;
+    } else if (q->req->max_out && n >= go) {
+        n = n - go < left ? n : go - 1 + left;
     }
     n = sched__state_chunk(s, q, n);
     if (n > 0)
@@ -255,13 +262,14 @@ static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_pree
     struct plan_entry *en = &p->entry[p->n_seq++];
     bool by_ref = q->n_computed == q->n_known; /* the only token to go is the coming one */
     *en = (struct plan_entry){.q = q, .n_tok = n, .first_logit = p->n_logit};
+    en->n_draft = n > go ? n - go : 0;
     *at = (struct step_seq){.tok = by_ref ? &q->ref : q->tok + q->n_computed,
                             .n_tok = n,
                             .pos = q->n_computed,
                             .block = &q->block[0].id,
                             .n_block = q->n_block};
     sched__state_plan(s, q, at);
-    en->samples = add_rows(p, at, q, n);
+    en->samples = add_rows(p, at, q, n, en->n_draft);
     p->n_tok += n;
     q->last_step = s->n_plan;
     return n;
@@ -301,6 +309,7 @@ void sched__plan(struct sched *s)
     struct plan *p = s->plan = &s->ring[(s->first + s->n_open) % 2];
     p->n_seq = p->n_copy = p->n_logit = 0;
     p->n_tok = 0;
+    p->decode = false;
     s->n_plan++;
     int n_dec = 0, n_all = 0;
     for (int i = 0; i < s->n_run; i++)
@@ -316,8 +325,14 @@ void sched__plan(struct sched *s)
     int32_t budget = s->o.step_tokens, kept = n_all > n_dec ? (budget + 7) / 8 : 0;
     if (kept >= budget)
         kept = 0;
-    for (int i = 0; i < n_dec && p->n_tok < budget - kept; i++)
-        plan_seq(s, s->list[i], 1, true);
+    /* A step with prompts in it is long whatever else is in it, and drafts would take rows from them. */
+    p->decode = n_all == n_dec;
+    sched__spec_choose(s, s->list, n_dec);
+    for (int i = 0; i < n_dec && p->n_tok < budget - kept; i++) {
+        int32_t n = 1 + (s->list[i]->spec ? s->list[i]->spec->n_draft : 0);
+        int32_t left = budget - kept - p->n_tok;
+        plan_seq(s, s->list[i], n < left ? n : left, true);
+    }
     int32_t left = prompt_budget(s, budget - p->n_tok, p->n_tok);
     for (int i = n_dec; i < n_all && left > 0; i++) {
         int32_t want = to_go(s->list[i]);
@@ -339,8 +354,12 @@ static bool gains(const struct sched *s)
     bool any = false;
     for (int i = 0; i < s->n_run; i++) {
         const struct seq *q = s->run[i];
+        if (q->n_flight && q->n_computed > q->n_known) /* nobody knows yet which drafts are right */
+            return false;
         if (!q->n_coming || to_go(q) != 1)
             continue;
+        if (sched__spec_waits(s, q))
+            return false;
         if (has_penalty(q->req->r) || q->gram ||
             sched__thinks(q)) /* which token may come depends on the one before */
             return false;

@@ -11,6 +11,7 @@ struct plan_entry {
     int32_t n_tok;
     int first_logit; /* its rows in `row` and `out` */
     bool samples;    /* the last of them chooses its next token */
+    int n_draft;     /* its last tokens are drafts (spec.h), and each row before chooses one */
 };
 
 struct plan {
@@ -23,6 +24,7 @@ struct plan {
     int cap_seq, cap_logit;
     int n_seq, n_copy, n_logit;
     int32_t n_tok;
+    bool decode;           /* no part of a prompt in it */
     struct step_plan step; /* what the engine keeps a pointer to while the step is open */
     int64_t begin_us;
 };

@@ -30,6 +30,7 @@ void request_free(struct request *r)
         free(r->audio);
     }
     free(r->prompt);
+    free(r->predict);
     free(r->think);
     free(r->samp.bias);
     free(r->samp.mask);

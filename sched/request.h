@@ -84,6 +84,9 @@ struct request {
     int n_stop_id;
     int prompt_logprobs; /* -1 none; else top n for every prompt token: EV_PROMPT events come first */
     struct req_sampling samp;
+    int32_t *
+        predict; /* [n_predict] what the client thinks the answer will be: it may come sooner then; or NULL */
+    int32_t n_predict;
     struct req_think *think; /* malloc'ed, or NULL: no bound */
     int priority;            /* lower runs first; 0 */
     int64_t deadline_us;     /* clock_us() time after which it ends with ERR_TIMEOUT; 0 = none */
@@ -131,6 +134,7 @@ struct event {
     uint64_t req;
     int choice;                /* 0 .. n-1 */
     int32_t index;             /* EV_TOKEN: output position; EV_PROMPT: prompt position */
+    bool predicted;            /* EV_TOKEN: request.predict named it */
     enum finish_reason finish; /* EV_FINISH */
     int32_t stop_token;    /* EV_FINISH by a stop token: its id (not sent as EV_TOKEN), else -1 */
     struct img_pixels *px; /* EV_IMAGE_STEP, EV_IMAGE: moves with the event */

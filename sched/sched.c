@@ -28,6 +28,10 @@ static void set_defaults(struct sched *s, const struct sched_opts *o)
         d->max_running = s->info.n_state;
     if (d->step_tokens <= 0 || d->step_tokens > s->info.max_rows)
         d->step_tokens = s->info.max_rows;
+    if (d->spec_tokens < 0 || s->info.n_state > 0) /* a state can't go back behind a wrong draft */
+        d->spec_tokens = 0;
+    if (d->spec_tokens > SPEC_TOKENS_MAX)
+        d->spec_tokens = SPEC_TOKENS_MAX;
     if (d->age_us <= 0)
         d->age_us = 10000000;
     if (!d->clock)
@@ -387,6 +391,7 @@ static int end_step(struct sched *s, struct err *e)
     int64_t from = p->begin_us > s->end_us ? p->begin_us : s->end_us;
     s->end_us = s->now;
     sched__stats_step(s, p->n_tok, s->now - from);
+    sched__spec_cost(s, p);
     sched__harvest(s, p); /* still among the open ones: what ends now is found there */
     s->n_open--;
     s->first = !s->first;
@@ -401,6 +406,7 @@ static int run_steps(struct sched *s, struct err *e)
         sched__plan(s);
         if (!s->plan->n_seq) {
             s->end_us = 0;
+            sched__spec_pause(s);
             return 0;
         }
         rc = begin_step(s, e);
@@ -421,8 +427,10 @@ int sched_step(struct sched *s, struct err *e)
     expire(s);
     int rc = run_steps(s, e ? e : &local);
     sched__req_bury(s);
-    if (sched_idle(s))
+    if (sched_idle(s)) {
         s->end_us = 0; /* what follows is no gap */
+        sched__spec_pause(s);
+    }
     sched__stats_tick(s);
     return rc;
 }

@@ -22,7 +22,9 @@ struct sched_opts { /* zero = default */
     int64_t step_us;     /* aimed length of a step with decode rows in it; 0 = any */
     int64_t age_us;      /* a request that waited longer goes first whatever the policy; 0 = 10 s */
     bool no_prefix_cache;
-    uint64_t hash_mask;                              /* tests: force equal prefix hashes */
+    int spec_tokens; /* drafts of a sequence in a step, at most SPEC_TOKENS_MAX; 0 = none. With recurrent states none. */
+    bool spec_eager;    /* tests: every guess becomes a draft, likely or not, dear or not */
+    uint64_t hash_mask; /* tests: force equal prefix hashes */
     int64_t (*clock)(void *arg);                     /* NULL = clock_us */
     void (*emit)(void *arg, const struct event *ev); /* every event, in order; must not call back */
     void *arg;                                       /* of clock and emit */

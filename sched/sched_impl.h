@@ -6,6 +6,7 @@
 #include "sched/plan.h"
 #include "sched/prefix.h"
 #include "sched/sched.h"
+#include "sched/spec.h"
 #include "sched/state.h"
 
 /* Legal moves are the table in seq.c. */
@@ -54,6 +55,7 @@ struct seq {
         bool kept_rolling;
         block_id rolling; /* whose snapshot its next one replaces; 0 */
     } rec;
+    struct spec *spec;   /* NULL: no guesses are made */
     int32_t avail_tried; /* blocks to be had when its last admission failed; -1 = not tried */
 };
 
@@ -97,6 +99,7 @@ struct sched {
     int64_t now;           /* of the current call */
     int64_t next_deadline; /* the earliest one inside; INT64_MAX = none */
     double us_per_row;     /* measured; 0 = not yet */
+    struct speculator spec;
     struct sched_stats st;
     int64_t rate_from_us; /* start of the current rate window; its counts follow */
     uint64_t rate_tokens, rate_requests;
@@ -112,7 +115,9 @@ static inline int32_t sched__blocks(const struct sched *s, int32_t n)
 void sched__seq_move(struct seq *q, enum seq_state to);
 int32_t sched__seq_goal(const struct seq *q);                /* tokens to compute */
 int sched__seq_memory(const struct sched *s, struct seq *q); /* tokens and block table; ERR_NOMEM */
-void sched__seq_start(struct sched *s, struct seq *q);       /* into a free slot */
+void sched__seq_trim(struct sched *s, struct seq *q,
+                     int32_t n);                       /* its last n tokens are not computed */
+void sched__seq_start(struct sched *s, struct seq *q); /* into a free slot */
 void sched__seq_preempt(struct sched *s, struct seq *q);
 void sched__seq_end(struct sched *s, struct seq *q);      /* from any state but DONE; no event */
 void sched__seq_index(struct sched *s, struct seq *q);    /* offer newly full blocks */
@@ -169,6 +174,20 @@ void sched__plan_forget(struct sched *s, struct seq *q);
 
 /* harvest.c: what the step of p brought. */
 void sched__harvest(struct sched *s, struct plan *p);
+
+/* spec.c: guesses and drafts */
+int sched__spec_open(const struct sched *s, struct seq *q); /* with its tokens; ERR_NOMEM */
+void sched__spec_close(struct seq *q);
+/* The token that q has taken last: judge the guess and make the next one. Whether the request's prediction named it. */
+bool sched__spec_token(struct seq *q);
+/* Sets spec->n_draft of each of list[n], the decode rows of the step being planned. */
+void sched__spec_choose(struct sched *s, struct seq *const *list, int n);
+/* Look-ahead: q's next row is better planned when its token is known, with drafts behind it. */
+bool sched__spec_waits(const struct sched *s, const struct seq *q);
+/* Right drafts of an entry whose step is over. */
+int sched__spec_accept(struct sched *s, const struct plan *p, const struct plan_entry *en);
+void sched__spec_cost(struct sched *s, const struct plan *p); /* a step is over */
+void sched__spec_pause(struct sched *s);                      /* there is nothing to run */
 
 /* stats.c */
 void sched__stats_step(struct sched *s, int rows, int64_t us);

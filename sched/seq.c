@@ -85,6 +85,13 @@ static void drop_blocks(struct sched *s, struct seq *q)
     q->n_indexed = 0;
 }
 
+void sched__seq_trim(struct sched *s, struct seq *q, int32_t n)
+{
+    q->n_computed -= n;
+    while (q->n_block > sched__blocks(s, q->n_computed))
+        block_drop(s->pool, &q->block[--q->n_block]);
+}
+
 static void leave_slot(struct sched *s, struct seq *q)
 {
     int at = 0;
@@ -121,6 +128,7 @@ void sched__seq_end(struct sched *s, struct seq *q)
     q->tok = NULL;
     q->block = NULL;
     sched__gram_close(q);
+    sched__spec_close(q);
 }
 
 void sched__seq_index(struct sched *s, struct seq *q)

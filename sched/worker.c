@@ -107,6 +107,16 @@ static int open_speech(struct worker *w, struct err *e)
     return rc;
 }
 
+/* Drafts of a step, if the model can have any. */
+static int spec_tokens(const struct worker *w)
+{
+    const struct eng_info *info = eng_info(w->g);
+    if (w->o.spec_tokens && info->n_state > 0)
+        log_info("sched",
+                 "speculation is off: the model has recurrent states, which can't be taken back");
+    return info->n_state > 0 || w->o.spec_tokens < 0 ? 0 : w->o.spec_tokens;
+}
+
 static int open_sched(struct worker *w, struct err *e)
 {
     struct sched_opts so = {.policy = w->o.policy,
@@ -114,6 +124,7 @@ static int open_sched(struct worker *w, struct err *e)
                             .step_tokens = w->o.step_tokens,
                             .step_us = w->o.step_us,
                             .no_prefix_cache = w->o.no_prefix_cache,
+                            .spec_tokens = spec_tokens(w),
                             .emit = emit,
                             .arg = w};
     const struct eng_info *info = eng_info(w->g);

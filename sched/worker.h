@@ -22,6 +22,7 @@ struct worker_opts { /* zero = default */
     int64_t
         step_us; /* time budget of a step with decode rows in it: prefill chunks shrink to keep it; 0 = none */
     bool no_prefix_cache;
+    int spec_tokens; /* tokens of a sequence that a step tries beside the one that is due; 0 = none */
     int max_running_images;  /* pictures of an image model at work at once; 0 = 8 */
     int max_queue_images;    /* waiting requests of an image model; 0 = 64 */
     int64_t image_step_rows; /* of a denoising step; 0 = 2048 on a CPU, else 16384 */
@@ -76,6 +77,8 @@ struct audio_stats {                        /* of a speech model */
     double us_per_second; /* recent device time of a second of sound; 0 = not known yet */
 };
 
+#define SPEC_TOKENS_MAX 16
+
 struct sched_stats {      /* a consistent snapshot */
     int running, waiting; /* requests */
     int running_seqs;
@@ -91,7 +94,10 @@ struct sched_stats {      /* a consistent snapshot */
     int64_t step_us_total; /* steps were running */
     int64_t gap_us_total;  /* from a step's end to the next one's begin, while there was work */
     uint64_t steps_ahead;  /* begun while the step before ran: no gap */
-    double tokens_per_s;   /* recent service rate, for Retry-After */
+    uint64_t drafts, draft_tokens,
+        draft_accepted; /* sequences' shares of a step with drafts; drafts; right ones */
+    uint64_t draft_accepted_at[SPEC_TOKENS_MAX]; /* by place */
+    double tokens_per_s;                         /* recent service rate, for Retry-After */
     double requests_per_s;
     struct image_stats image;
     struct audio_stats audio;

@@ -42,6 +42,12 @@ static const struct {
      V_U64, STAT(prefix_queries)},
     {"vllm:prefix_cache_hits_total", "counter", "Prompt tokens found in the prefix cache.", V_U64,
      STAT(prefix_hits)},
+    {"vllm:spec_decode_num_drafts_total", "counter", "Times that drafts of an answer were tried.",
+     V_U64, STAT(drafts)},
+    {"vllm:spec_decode_num_draft_tokens_total", "counter", "Tokens tried before they were due.",
+     V_U64, STAT(draft_tokens)},
+    {"vllm:spec_decode_num_accepted_tokens_total", "counter", "Of those, the right ones.", V_U64,
+     STAT(draft_accepted)},
     {"stepd:sequences_running", "gauge", "Sequences in the engine.", V_INT, STAT(running_seqs)},
     {"stepd:kv_blocks_used", "gauge", "Cache blocks held by live sequences.", V_I32,
      STAT(blocks_used)},
@@ -103,6 +109,20 @@ static void write_cache(struct srv *s, const struct sched_stats *st, struct buf 
         metrics__labels(b, &s->m[m], NULL);
         buf_fmt(b, " %.6f\n", (double)st[m].step_us_total / 1e6);
     }
+}
+
+static void write_drafts(struct srv *s, const struct sched_stats *st, struct buf *b)
+{
+    const char *name = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+    metrics__head(b, name, "counter", "Right tokens by their place in the draft.");
+    for (int m = 0; m < s->n_model; m++)
+        for (int i = 0; i < SPEC_TOKENS_MAX && i < (int)s->conf->speculative_tokens; i++) {
+            char place[32];
+            snprintf(place, sizeof(place), "position=\"%d\"", i);
+            buf_str(b, name);
+            metrics__labels(b, &s->m[m], place);
+            buf_fmt(b, " %llu\n", (unsigned long long)st[m].draft_accepted_at[i]);
+        }
 }
 
 static void write_gap(struct srv *s, const struct sched_stats *st, struct buf *b)
@@ -256,6 +276,7 @@ void metrics_write(struct srv *s, struct buf *out)
         worker_stats(s->m[i].w, &st[i]);
     write_plain(s, st, out);
     write_cache(s, st, out);
+    write_drafts(s, st, out);
     write_gap(s, st, out);
     write_finished(s, out);
     write_hists(s, out);

@@ -69,6 +69,8 @@ static void worker_options(const struct conf *c, struct srv_model *m, const char
         .notify = on_notify,
         .notify_arg = &m->async,
     };
+    if (strcmp(c->speculative, "none") && strcmp(c->device, "null")) /* that one says nothing */
+        o->spec_tokens = (int)c->speculative_tokens;
     srv_engine_options(c, path, &o->eng);
     if (strcmp(c->policy, "priority") == 0)
         o->policy = SCHED_PRIORITY;

@@ -39,6 +39,8 @@ struct fake_cfg { /* set before eng_open; all fields */
     int fail_open;      /* eng_open returns this error */
     uint64_t fail_step; /* this step (1 = first) and all after it fail to begin; 0 = none */
     uint64_t fail_end;  /* this one begins, its end fails; 0 = none */
+    uint32_t
+        habit; /* all but one of so many tokens follow from the one before alone; 0 = none does */
     uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */

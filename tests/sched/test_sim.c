@@ -1,6 +1,6 @@
 /* Simulation: random traffic on tiny pools against the fake engine and clock. After every step all
- * invariants are verified; every token is compared with what the request would get alone. Each run is made without
- * look-ahead and with it, and what both finished must be the same. A million
+ * invariants are verified; every token is compared with what the request would get alone. Each run is made plainly,
+ * with look-ahead, and with drafts, and what two of them finished must be the same. A million
  * steps by default (fewer with sanitizers); STEPD_SIM_STEPS or the first argument changes that, the second
  * argument runs a single seed. */
 #include <setjmp.h>
@@ -40,10 +40,9 @@ static struct sim {
     int32_t past[SEQ_MAX]; /* the latest prompt and what follows it, for a next turn of that talk */
     int32_t n_past, past_want;
     uint64_t past_seed;
-    bool ahead;
-    uint64_t
-        done[2][REQ_MAX]; /* what request id got, without and with look-ahead; 0 = not by itself */
-    uint64_t compared, issued_ahead;
+    enum way { PLAIN, AHEAD, DRAFTS, N_WAY } way;
+    uint64_t done[N_WAY][REQ_MAX]; /* what request id got; 0 = not by itself */
+    uint64_t compared, issued_ahead, drafts, accepted, foretold;
     bool failed;
     uint64_t tokens, hits, terminal, submitted, stops, lengths, bads, timeouts;
 } sim;
@@ -113,6 +112,10 @@ static void on_token(struct client *c, const struct event *ev)
     same_out(&ev->tok, &want);
     REQUIRE(!is_stop(c, want.token));
     c->tok[ch][c->r.n_prompt + c->n_out[ch]++] = want.token;
+    if (ev->predicted) {
+        c->digest += hash_u64((uint64_t)ev->index << 8 | (uint64_t)ch);
+        sim.foretold++;
+    }
     sim.tokens++;
 }
 
@@ -173,7 +176,7 @@ static void on_last(struct client *c, const struct event *ev)
     REQUIRE(ev->n_output <= n && (ev->kind != EV_DONE || ev->n_output == n || c->r.n_stop_id));
     REQUIRE(ev->req < REQ_MAX);
     if (!c->disturbed && ev->kind == EV_DONE)
-        sim.done[sim.ahead][ev->req] =
+        sim.done[sim.way][ev->req] =
             hash_u64(c->digest ^ ((uint64_t)ev->n_output << 32) ^ (uint64_t)c->scored) | 1;
     sim.hits += (uint64_t)ev->n_cached;
     sim.terminal++;
@@ -225,6 +228,24 @@ static int32_t make_prompt(int32_t *out)
     return n;
 }
 
+/* What the first choice will say, with a mistake here and there. */
+static void predict(struct request *r)
+{
+    int32_t tok[SEQ_MAX], n = r->n_prompt, end = n + r->max_tokens;
+    memcpy(tok, r->prompt, (size_t)n * sizeof *tok);
+    for (; n < end && n < SEQ_MAX; n++) {
+        struct sample_row row = {.seed = r->samp.seed, .position = (uint32_t)n, .target = -1};
+        tok[n] = fake_choose(tok, n, &row).token;
+    }
+    r->predict = xmalloc(2 * SEQ_MAX * sizeof *r->predict);
+    for (int32_t i = r->n_prompt; i < n; i++) {
+        if (rnd(8) == 0)
+            r->predict[r->n_predict++] = (int32_t)rnd(50);
+        if (rnd(8))
+            r->predict[r->n_predict++] = tok[i];
+    }
+}
+
 static void submit(void)
 {
     struct client *c = find(0);
@@ -255,6 +276,8 @@ static void submit(void)
         r->deadline_us = fake_now_us + 1 + rnd(20000);
     if (rnd(30) == 0)
         r->queue_deadline_us = fake_now_us + 1 + rnd(10000);
+    if (rnd(10) == 0)
+        predict(r);
     c->id = r->id;
     c->r = *r;
     int32_t room = sim.s->n_ctx - r->n_prompt;
@@ -319,14 +342,14 @@ static void verify(void)
             fake_poison(id);
 }
 
-static void open_sim(uint64_t seed, bool ahead)
+static void open_sim(uint64_t seed, enum way way)
 {
     struct err e;
     sim.seed = seed;
     sim.rng = hash_u64(seed) << 20;
     sim.n_past = sim.past_want = 0;
     sim.last_id = 0;
-    sim.ahead = ahead;
+    sim.way = way;
     sim.failed = false;
     memset(sim.c, 0, sizeof sim.c);
     fake_reset((int32_t)(4 + rnd(rnd(2) ? 12 : 60)));
@@ -340,7 +363,10 @@ static void open_sim(uint64_t seed, bool ahead)
         *(rnd(2) ? &fake.fail_step : &fake.fail_end) = 1 + rnd(1500);
     if (rnd(8) == 0)
         fake.info.block_len = (int32_t)(1 + rnd(16));
-    fake.info.lookahead = ahead;
+    if (rnd(2))
+        fake.habit = 2 + rnd(30);
+    fake.us_row = (int64_t)rnd(2) * 10;
+    fake.info.lookahead = way == AHEAD || (way == DRAFTS && seed % 2);
     fake.info.n_state = seed % 3 == 0 ? (int32_t)(1 + rnd(rnd(2) ? 20 : 4)) : 0;
     struct sched_opts o = {.policy = (enum sched_policy)rnd(3),
                            .max_running = (int)(1 + rnd(8)),
@@ -348,6 +374,8 @@ static void open_sim(uint64_t seed, bool ahead)
                            .step_us = rnd(2) ? 0 : 200 + rnd(400),
                            .age_us = 1 + rnd(50000),
                            .no_prefix_cache = rnd(4) == 0,
+                           .spec_eager = rnd(2),
+                           .spec_tokens = way == DRAFTS ? (int)(1 + seed % 7) : 0,
                            .hash_mask = rnd(3) ? 0 : rnd(4) + 1,
                            .clock = fake_clock,
                            .emit = on_event};
@@ -371,9 +399,9 @@ static void step(void)
     verify();
 }
 
-static uint64_t run_seed(uint64_t seed, uint64_t n, bool ahead)
+static uint64_t run_seed(uint64_t seed, uint64_t n, enum way way)
 {
-    open_sim(seed, ahead);
+    open_sim(seed, way);
     uint32_t load = 2 + rnd(40);
     uint64_t i = 0;
     for (; i < n && !sim.failed; i++) {
@@ -387,7 +415,10 @@ static uint64_t run_seed(uint64_t seed, uint64_t n, bool ahead)
     }
     for (int c = 0; c < N_SLOT; c++)
         REQUIRE(!sim.c[c].id);
-    REQUIRE(!sim.s->n_open && (sim.s->st.steps_ahead > 0) <= ahead);
+    REQUIRE(!sim.s->n_open && (sim.s->st.steps_ahead > 0) <= fake.info.lookahead);
+    REQUIRE(way == DRAFTS || !sim.s->st.drafts);
+    sim.drafts += sim.s->st.draft_tokens;
+    sim.accepted += sim.s->st.draft_accepted;
     sim.issued_ahead += sim.s->st.steps_ahead;
     REQUIRE(block_pool_free(sim.s->pool) == block_pool_total(sim.s->pool));
     for (int32_t k = 0; k < fake.info.n_state; k++)
@@ -397,20 +428,22 @@ static uint64_t run_seed(uint64_t seed, uint64_t n, bool ahead)
     return i ? i : 1;
 }
 
-/* Both ways; what a request got by itself in both must be equal. */
-static uint64_t run_pair(uint64_t seed, uint64_t n, uint64_t *copies)
+/* All ways; what a request got by itself in two of them must be equal. */
+static uint64_t run_ways(uint64_t seed, uint64_t n, uint64_t *copies)
 {
+    uint64_t steps = 0;
     memset(sim.done, 0, sizeof sim.done);
-    uint64_t steps = run_seed(seed, n, false);
-    *copies += fake_count.copies;
-    steps += run_seed(seed, n, true);
-    *copies += fake_count.copies;
-    for (int i = 0; i < REQ_MAX; i++) {
-        if (!sim.done[0][i] || !sim.done[1][i])
-            continue;
-        REQUIRE(sim.done[0][i] == sim.done[1][i]);
-        sim.compared++;
+    for (int way = 0; way < N_WAY; way++) {
+        steps += run_seed(seed, n, (enum way)way);
+        *copies += fake_count.copies;
     }
+    for (int i = 0; i < REQ_MAX; i++)
+        for (int way = 1; way < N_WAY; way++) {
+            if (!sim.done[0][i] || !sim.done[way][i])
+                continue;
+            REQUIRE(sim.done[0][i] == sim.done[way][i]);
+            sim.compared++;
+        }
     return steps;
 }
 
@@ -426,23 +459,26 @@ static void test_sim(void **st)
     uint64_t done = 0, seed = one_seed ? one_seed : 1, copies = 0;
     memset(&sim, 0, sizeof sim);
     for (; done < n_steps; seed++) {
-        done += run_pair(seed, 3000, &copies);
+        done += run_ways(seed, 3000, &copies);
         if (one_seed)
             break;
     }
     assert_int_equal(sim.submitted, sim.terminal);
     print_message("%llu steps, %llu seeds: %llu requests, %llu tokens, %llu cached, %llu copies, "
                   "%llu stops, %llu lengths, %llu not finite, %llu late; %llu steps ahead, "
-                  "%llu requests equal both ways\n",
+                  "%llu drafts, %llu right; %llu tokens foretold; %llu requests equal\n",
                   (unsigned long long)done, (unsigned long long)seed - 1,
                   (unsigned long long)sim.submitted, (unsigned long long)sim.tokens,
                   (unsigned long long)sim.hits, (unsigned long long)copies,
                   (unsigned long long)sim.stops, (unsigned long long)sim.lengths,
                   (unsigned long long)sim.bads, (unsigned long long)sim.timeouts,
-                  (unsigned long long)sim.issued_ahead, (unsigned long long)sim.compared);
+                  (unsigned long long)sim.issued_ahead, (unsigned long long)sim.drafts,
+                  (unsigned long long)sim.accepted, (unsigned long long)sim.foretold,
+                  (unsigned long long)sim.compared);
     if (!one_seed) /* the run must have met what it is about */
         assert_true(sim.tokens && sim.hits && copies && sim.stops && sim.lengths && sim.timeouts &&
-                    sim.issued_ahead && sim.compared);
+                    sim.issued_ahead && sim.accepted && sim.drafts > sim.accepted && sim.foretold &&
+                    sim.compared);
 }
 
 int main(int argc, char **argv)
