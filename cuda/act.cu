@@ -117,8 +117,9 @@ struct scale_args {
     float *x;
     int64_t ld;
     const cu_count *count;
-    float scale, cap;
-    int d, rows;
+    const int32_t *pos;
+    float scale, cap, temper;
+    int d, rows, every, from;
 };
 
 static __device__ __forceinline__ float scaled(float x, float cap, float scale)
@@ -135,8 +136,12 @@ template <bool V> static __global__ void __launch_bounds__(ACT_THREADS) scale_ke
         return;
     float *x = a.x + row * a.ld;
     float4 v = row_load<V>(x, (int)k, a.d);
-    v = make_float4(scaled(v.x, a.cap, a.scale), scaled(v.y, a.cap, a.scale),
-                    scaled(v.z, a.cap, a.scale), scaled(v.w, a.cap, a.scale));
+    float by = a.scale;
+    if (a.temper > 0)
+        by = (float)((double)by *
+                     (1 + (double)a.temper * log(1.0 + (a.pos[row] + a.from) / a.every)));
+    v = make_float4(scaled(v.x, a.cap, by), scaled(v.y, a.cap, by), scaled(v.z, a.cap, by),
+                    scaled(v.w, a.cap, by));
     row_store<V>(x, (int)k, a.d, v);
 }
 
@@ -237,7 +242,9 @@ extern "C" int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_st
         return CU_BAD;
     if (rows <= 0)
         return 0;
-    scale_args k = {(float *)a->x.p, a->x.ld, s->count, a->scale, a->softcap, d, (int)a->rows};
+    scale_args k = {(float *)a->x.p, a->x.ld,         s->count,      s->pos,
+                    a->scale,        a->softcap,      a->temper,     d,
+                    (int)a->rows,    a->temper_every, a->temper_from};
     return (int)(mat_vec4(&a->x) ? launch(c, scale_kernel<true>, k)
                                  : launch(c, scale_kernel<false>, k));
 }

@@ -11,8 +11,8 @@ static bool shape_ok(const struct cu_attn *a, const struct cu_step *s)
         s->row_max > 0x7fffffff / 64)
         return false;
     return a->dst.cols == a->n_head * kv->head_dim &&
-           a->qkv.cols == (a->n_head + 2 * kv->n_kv_head) * kv->head_dim && a->window >= 0 &&
-           a->softcap >= 0 && (a->dst.dt == CU_F32 || a->dst.dt == CU_BF16);
+           a->qkv.cols == (a->n_head + 2 * kv->n_kv_head) * kv->head_dim && a->softcap >= 0 &&
+           (a->dst.dt == CU_F32 || a->dst.dt == CU_BF16);
 }
 
 static bool tensor(const struct cu_attn *a, const struct cu_step *s)

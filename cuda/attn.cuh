@@ -144,6 +144,8 @@ struct sight {
 };
 __device__ __forceinline__ int first_of(int pos, int window)
 {
+    if (window < 0) /* see ops_first_seen */
+        return pos / -window * -window;
     return window > 0 && pos >= window ? pos - window + 1 : 0;
 }
 

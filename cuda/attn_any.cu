@@ -33,7 +33,7 @@ template <class T> static __global__ void __launch_bounds__(THREADS) attn_any(at
     const int head = (int)blockIdx.y, t = (int)threadIdx.x, d = a.head_dim;
     if (row >= a.count->n_row)
         return;
-    const int pos = a.pos[row], from = a.window > 0 && pos >= a.window ? pos - a.window + 1 : 0;
+    const int pos = a.pos[row], from = first_of(pos, a.window);
     const int32_t *table = a.table + (int64_t)a.row_seq[row] * a.stride;
     const int kvh = head / (a.n_head / a.n_kv_head);
     for (int i = t; i < d; i += THREADS)

@@ -139,10 +139,11 @@ struct cu_gather {
 };
 int cu_gather(const struct cu_gather *a, const struct cu_step *s, cu_stream st);
 
-/* In place: softcap * tanh(x / softcap) when softcap > 0, then * scale; act.cu */
+/* In place: softcap * tanh(x / softcap) when softcap > 0, then * scale, times op_scale's temper; act.cu */
 struct cu_scale {
     struct cu_mat x;
-    float scale, softcap;
+    float scale, softcap, temper;
+    int32_t temper_every, temper_from;
     enum cu_rows rows;
 };
 int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_stream st);
@@ -171,8 +172,9 @@ struct cu_rope_kv {
     int32_t n_head, n_rot, style;
     const float *inv_freq;
     float attn_factor;
-    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
     float norm_eps;
+    int32_t q_only;
     const struct cu_kv *kv; /* host struct */
     int32_t layer;
 };
@@ -186,7 +188,7 @@ struct cu_attn {
     struct cu_mat qkv; /* f32 */
     int32_t n_head;
     float scale, softcap;
-    int32_t window;
+    int32_t window;         /* see ops_first_seen */
     const float *sinks;     /* NULL or [n_head] */
     const float *alibi;     /* NULL or [n_head]: attn_any.cu then */
     const struct cu_kv *kv; /* host struct */

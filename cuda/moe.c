@@ -38,7 +38,8 @@ int cu__route(struct dev *d, const struct op_route *a)
     o->rows = rows_of(d, a->logits.shape[0], &r->lone);
     return undo(d, cu__mat(d, &a->logits, &o->logits) && cu__mat(d, &a->id, &o->id) &&
                        cu__mat(d, &a->weight, &o->weight) &&
-                       cu__vec(d, &a->select_bias, &o->select_bias));
+                       cu__vec(d, &a->select_bias, &o->select_bias) &&
+                       cu__vec(d, &a->expert_scale, &o->expert_scale));
 }
 
 int cu__experts_sum(struct dev *d, const struct op_experts_sum *a)

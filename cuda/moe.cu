@@ -33,7 +33,7 @@ static __device__ __forceinline__ float sigmoid(float x)
 }
 
 struct route_args {
-    const float *logits, *bias;
+    const float *logits, *bias, *own;
     float *weight;
     int32_t *id;
     int64_t ld_logits, ld_weight, ld_id;
@@ -66,7 +66,7 @@ static __device__ uint32_t groups_of(const route_args &a, const float *choice, i
     return chosen;
 }
 
-static __device__ void weights_store(const route_args &a, float *w, float *dst)
+static __device__ void weights_store(const route_args &a, float *w, const int32_t *id, float *dst)
 {
     float top = -INFINITY, sum = 0;
     if (a.score == SOFTMAX_USED) {
@@ -81,7 +81,9 @@ static __device__ void weights_store(const route_args &a, float *w, float *dst)
     for (int j = 0; j < a.n_used; j++)
         sum = __fadd_rn(sum, w[j]);
     for (int j = 0; j < a.n_used; j++)
-        dst[j] = __fmul_rn(a.renorm ? __fdiv_rn(w[j], __fadd_rn(sum, 1e-20f)) : w[j], a.scale);
+        dst[j] =
+            __fmul_rn(__fmul_rn(a.renorm ? __fdiv_rn(w[j], __fadd_rn(sum, 1e-20f)) : w[j], a.scale),
+                      a.own ? a.own[id[j]] : 1.0f);
 }
 
 static __global__ void __launch_bounds__(WARPS * 32) route_kernel(route_args a)
@@ -131,7 +133,7 @@ static __global__ void __launch_bounds__(WARPS * 32) route_kernel(route_args a)
         }
     }
     if (lane == 0)
-        weights_store(a, used[warp], a.weight + row * a.ld_weight);
+        weights_store(a, used[warp], a.id + row * a.ld_id, a.weight + row * a.ld_weight);
 }
 
 /* ---- rows by expert: one block ---- */
@@ -262,6 +264,7 @@ extern "C" int cu_route(const struct cu_route *a, const struct cu_step *s, cu_st
         return 0;
     route_args k = {(const float *)a->logits.p,
                     a->select_bias,
+                    a->expert_scale,
                     (float *)a->weight.p,
                     (int32_t *)a->id.p,
                     a->logits.ld,

@@ -16,7 +16,7 @@ extern "C" {
 /* See op_route; moe.cu */
 struct cu_route {
     struct cu_mat logits, id, weight;
-    const float *select_bias; /* [n_expert] or NULL */
+    const float *select_bias, *expert_scale; /* [n_expert] or NULL */
     int32_t score, n_group, n_group_used, group_top2, renorm;
     float scale;
     enum cu_rows rows;

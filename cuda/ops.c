@@ -106,10 +106,11 @@ int cu__rope_kv(struct dev *d, const struct op_rope_kv *a)
     o->style = (int32_t)a->style;
     o->attn_factor = a->attn_factor;
     o->norm_eps = a->norm_eps;
+    o->q_only = a->q_only;
     o->kv = &a->kv->kv;
     o->layer = a->layer;
     bool ok = cu__mat(d, &a->qkv, &o->qkv) && cu__vec(d, &a->q_norm, &o->q_norm) &&
-              cu__vec(d, &a->k_norm, &o->k_norm) &&
+              cu__vec(d, &a->k_norm, &o->k_norm) && cu__vec(d, &a->v_norm, &o->v_norm) &&
               (a->style == ROPE_NONE || cu__vec(d, &a->inv_freq, &o->inv_freq));
     return undo(d, ok ? 0 : ERR_INVAL);
 }
@@ -169,7 +170,7 @@ int cu__gather(struct dev *d, const struct op_gather *a)
 
 int cu__scale(struct dev *d, const struct op_scale *a)
 {
-    if (ops_check_scale(a))
+    if (ops_check_scale(a, d->in_step ? &d->meta : NULL))
         return ERR_INVAL;
     if (a->x.shape[0] == 0)
         return 0;
@@ -178,6 +179,9 @@ int cu__scale(struct dev *d, const struct op_scale *a)
         return ERR_NOMEM;
     r->u.scale.scale = a->scale;
     r->u.scale.softcap = a->softcap;
+    r->u.scale.temper = a->temper;
+    r->u.scale.temper_every = a->temper_every;
+    r->u.scale.temper_from = a->temper_from;
     r->u.scale.rows = cu__rows_of(d, a->x.shape[0], &r->lone);
     return undo(d, cu__mat(d, &a->x, &r->u.scale.x) ? 0 : ERR_INVAL);
 }

@@ -13,8 +13,9 @@ struct rope_args {
     float *qkv;
     int64_t ld;
     int n_head, n_kv_head, head_dim, n_rot, style;
-    const float *inv_freq, *q_norm, *k_norm;
+    const float *inv_freq, *q_norm, *k_norm, *v_norm;
     float attn_factor, eps;
+    int q_only;
     char *pool; /* of the layer */
     int64_t block_bytes;
     int n_block;
@@ -71,10 +72,10 @@ static __global__ void __launch_bounds__(WARPS * 32)
     const int p = pos[row], block = table[(int64_t)row_seq[row] * stride + p / CU_BLOCK_TOKENS];
     const int slot = p % CU_BLOCK_TOKENS;
     float *x = head[warp];
-    for (int h = warp; h < a.n_head + 2 * a.n_kv_head; h += WARPS) {
+    for (int h = warp; h < a.n_head + (a.q_only ? 0 : 2 * a.n_kv_head); h += WARPS) {
         float *src = a.qkv + row * a.ld + (int64_t)h * d;
         const int kind = h < a.n_head ? 0 : h < a.n_head + a.n_kv_head ? 1 : 2; /* q, k, v */
-        const float *w = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : nullptr;
+        const float *w = kind == 0 ? a.q_norm : kind == 1 ? a.k_norm : a.v_norm;
         float sum = 0;
         for (int i = lane; i < d; i += 32) {
             x[i] = src[i];
@@ -145,8 +146,10 @@ extern "C" int cu_rope_kv(const struct cu_rope_kv *a, const struct cu_step *s, c
                    a->inv_freq,
                    a->q_norm,
                    a->k_norm,
+                   a->v_norm,
                    a->attn_factor,
                    a->norm_eps,
+                   a->q_only,
                    (char *)kv->p + a->layer * block * kv->n_block,
                    block,
                    kv->n_block};

@@ -46,7 +46,10 @@ int ops_check_attn(const struct op_attn *a, enum dtype mul, const struct step_me
 int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block);
 int ops_check_act_mul(const struct op_act_mul *a, enum dtype mul);
 int ops_check_gather(const struct op_gather *a, enum dtype mul, const struct step_meta *m);
-int ops_check_scale(const struct op_scale *a);
+/* m: of the step, or NULL outside of one. */
+int ops_check_scale(const struct op_scale *a, const struct step_meta *m);
+/* What row i is multiplied by. */
+float ops_scale_of(const struct op_scale *a, const struct step_meta *m, int64_t i);
 int ops_check_sample(const struct op_sample *a);
 int ops_check_kv_copy(const struct op_kv_copy *a, int32_t n_block);
 

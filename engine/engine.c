@@ -35,12 +35,15 @@ static int device_open(struct engine *g, const struct eng_opts *o, struct err *e
     if (rc)
         return rc;
     g->l.info.work_bytes = m->work.bytes;
-    if (g->l.kv.n_layer > 0 && (rc = m->be->kv_open(m->dev, &m->kv, &g->l.kv, e)))
-        return rc;
+    for (int i = 0; i < MODEL_POOLS; i++)
+        if (g->l.kv[i].n_layer > 0 && (rc = m->be->kv_open(m->dev, &m->kv[i], &g->l.kv[i], e)))
+            return rc;
     if (g->l.state.n_slot > 0 && (rc = m->be->state_open(m->dev, &m->state, &g->l.state, e)))
         return rc;
     m->hp.n_ctx_run = g->l.info.n_ctx;
     rc = weights_open(&g->weights, g->l.weights, m->be, m->dev, e);
+    if (!rc)
+        rc = model_ple_open(m, e);
     return rc ? rc : model_rope_open(m, e);
 }
 
@@ -121,8 +124,9 @@ void eng_close(struct engine *g)
         weights_close(g->weights);
         model_rope_close(m);
         model_work_close(m);
-        if (m->kv)
-            m->be->kv_close(m->dev, m->kv);
+        for (int i = 0; i < MODEL_POOLS; i++)
+            if (m->kv[i])
+                m->be->kv_close(m->dev, m->kv[i]);
         if (m->state)
             m->be->state_close(m->dev, m->state);
         m->be->close(m->dev);
@@ -150,11 +154,11 @@ static int step_issue(struct engine *g, struct batch *b, const struct step_meta 
     struct model *m = &g->l.model;
     int n_copy = b->plan->n_copy, rc = 0;
     *what = "kv_copy";
-    if (n_copy > 0 && m->kv &&
-        (rc = m->be->kv_copy(
-             m->dev, &(struct op_kv_copy){
-                         .kv = m->kv, .src = b->copy_src, .dst = b->copy_dst, .n = n_copy})))
-        return rc;
+    for (int i = 0; n_copy > 0 && i < MODEL_POOLS; i++) {
+        struct op_kv_copy a = {.kv = m->kv[i], .src = b->copy_src, .dst = b->copy_dst, .n = n_copy};
+        if (a.kv && (rc = m->be->kv_copy(m->dev, &a)))
+            return rc;
+    }
     *what = "step_begin";
     if (meta->n_row > 0) {
         rc = m->be->step_begin(m->dev, meta);

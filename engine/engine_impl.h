@@ -21,8 +21,8 @@ struct layout {
     struct ckpt *file;
     struct model model; /* hp, arch, be, layer slots */
     struct weight_plan *weights;
-    struct kv_desc kv;       /* n_layer 0: no KV */
-    struct state_desc state; /* n_slot 0: no recurrent states */
+    struct kv_desc kv[MODEL_POOLS]; /* n_layer 0: no such pool */
+    struct state_desc state;        /* n_slot 0: no recurrent states */
     struct eng_info info;
     struct eng_memory mem;
 };

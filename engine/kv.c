@@ -159,22 +159,38 @@ static int blocks_allowed(size_t *out, const struct kv_request *r, size_t block_
     return 0;
 }
 
-int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request *r,
+/* Bytes of a block in all pools. */
+static int block_size(size_t *out, const struct kv_desc *k, int n, const struct backend *be,
+                      struct err *e)
+{
+    *out = 0;
+    for (int i = 0; i < n; i++) {
+        size_t one = k[i].n_layer ? be->kv_block_bytes(&k[i]) : 0;
+        if ((k[i].n_layer && one == 0) || !ck_add(*out, one, out))
+            return err_set(e, ERR_LIMIT, "a KV block of %d layers does not fit in memory",
+                           k[i].n_layer);
+    }
+    return 0;
+}
+
+int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, int n, const struct kv_request *r,
                 const struct backend *be, struct err *e)
 {
     if (r->n_ctx < 0 || r->n_ctx > r->n_ctx_model)
         return err_set(e, ERR_LIMIT,
                        "a context of %d tokens is asked for; the model was made for %d", r->n_ctx,
                        r->n_ctx_model);
-    size_t block = k->n_layer ? be->kv_block_bytes(k) : 0, allowed = BLOCKS_BARE, want;
-    int rc = k->n_layer ? blocks_allowed(&allowed, r, block, e) : 0;
+    size_t block, allowed = BLOCKS_BARE, want;
+    int rc = block_size(&block, k, n, be, e);
+    if (!rc && block)
+        rc = blocks_allowed(&allowed, r, block, e);
     if (rc)
         return rc;
     int32_t ctx = r->n_ctx ? r->n_ctx : r->n_ctx_model;
-    if (!k->n_layer && allowed <= blocks_for((size_t)ctx))
+    if (!block && allowed <= blocks_for((size_t)ctx))
         allowed = blocks_for((size_t)ctx) + 1;
     size_t full = blocks_for((size_t)ctx), seqs = (size_t)(r->max_seqs > 4 ? r->max_seqs / 4 : 1);
-    if (!ck_mul(full, seqs, &want) || (r->kv_bytes && k->n_layer))
+    if (!ck_mul(full, seqs, &want) || (r->kv_bytes && block))
         want = SIZE_MAX - 1;
     want = min_size(min_size(want + 1, allowed), INT32_MAX);
     if (r->n_ctx && full > want - 1)
@@ -184,7 +200,8 @@ int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request 
                        r->n_ctx, MIB(full * block), MIB(want * block), MIB(r->available));
     if (full > want - 1)
         ctx = (int32_t)((want - 1) * KV_BLOCK_TOKENS);
-    k->n_block = (int32_t)want;
+    for (int i = 0; i < n; i++)
+        k[i].n_block = (int32_t)want;
     *out = (struct kv_plan){
         .n_block = (int32_t)want, .n_ctx = ctx, .block_bytes = block, .bytes = want * block};
     return 0;

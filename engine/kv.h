@@ -25,8 +25,9 @@ struct kv_plan {
 };
 /* ERR_INVAL for a dtype that does not exist. "auto": f32 for PRECISION_F32, else f16. */
 int eng_kv_dtype(const char *name, enum eng_precision p, enum dtype *out, struct err *e);
-/* k: everything but n_block is set, which is filled; with n_layer 0 blocks have no bytes and only stand for text. ERR_NOMEM or ERR_LIMIT name the sizes. */
-int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, const struct kv_request *r,
+/* k [n]: pools whose blocks have the same numbers; everything but n_block is set, which is filled. Where none has layers,
+ * blocks have no bytes and only stand for text. ERR_NOMEM or ERR_LIMIT name the sizes. */
+int eng_kv_plan(struct kv_plan *out, struct kv_desc *k, int n, const struct kv_request *r,
                 const struct backend *be, struct err *e);
 
 #endif

@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#define LAYOUT_VERSION 1 /* raise when KV bytes of equal inputs change */
+#define LAYOUT_VERSION 2 /* raise when KV bytes of equal inputs change */
 
 int eng__file_open(struct ckpt **out, const struct eng_opts *o, struct err *e)
 {
@@ -95,10 +95,17 @@ static int weights_find(struct layout *l, struct err *e)
 static uint64_t layout_id(const struct layout *l, const struct eng_opts *o)
 {
     const uint64_t parts[] = {
-        LAYOUT_VERSION,           (uint64_t)l->kv.dtype,
-        (uint64_t)l->kv.n_layer,  (uint64_t)l->kv.n_kv_head,
-        (uint64_t)l->kv.head_dim, (uint64_t)o->precision,
-        KV_BLOCK_TOKENS,          (uint64_t)l->state.n_layer,
+        LAYOUT_VERSION,
+        (uint64_t)l->kv[0].dtype,
+        (uint64_t)l->kv[0].n_layer,
+        (uint64_t)l->kv[0].n_kv_head,
+        (uint64_t)l->kv[0].head_dim,
+        (uint64_t)l->kv[1].n_layer,
+        (uint64_t)l->kv[1].n_kv_head,
+        (uint64_t)l->kv[1].head_dim,
+        (uint64_t)o->precision,
+        KV_BLOCK_TOKENS,
+        (uint64_t)l->state.n_layer,
         (uint64_t)l->state.n,
     };
     uint64_t h = 0;
@@ -126,7 +133,7 @@ static int state_set(struct layout *l, const struct eng_opts *o, size_t fixed, s
         return err_set(e, ERR_LIMIT, "recurrent states of %lld values a layer do not fit",
                        (long long)s->n);
     room = room > fixed ? room - fixed : 0;
-    if (l->kv.n_layer > 0 && !o->n_state)
+    if (l->kv[0].n_layer > 0 && !o->n_state)
         room /= 2;
     size_t most = room / slot, want = (size_t)(o->n_state ? o->n_state : l->info.max_seqs + 64);
     if (most < 1 || (o->n_state && most < want))
@@ -145,11 +152,9 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     struct eng_memory *mem = &l->mem;
     struct kv_plan kv;
     size_t fixed;
-    l->kv = (struct kv_desc){.n_layer = model_kv_layers(&m->hp),
-                             .n_kv_head = m->hp.n_kv_head,
-                             .head_dim = m->hp.head_dim,
-                             .k_only = m->hp.kv_rank > 0};
-    int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv.dtype, e);
+    model_kv_describe(&m->hp, l->kv);
+    int rc = eng_kv_dtype(o->kv_dtype, o->precision, &l->kv[0].dtype, e);
+    l->kv[1].dtype = l->kv[0].dtype;
     if (rc)
         return rc;
     weights_plan_round(l->weights, o->quantize);
@@ -181,7 +186,7 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
                            .max_seqs = l->info.max_seqs,
                            .available = mem->available,
                            .fixed = fixed};
-    rc = eng_kv_plan(&kv, &l->kv, &r, m->be, e);
+    rc = eng_kv_plan(&kv, l->kv, MODEL_POOLS, &r, m->be, e);
     if (rc)
         return rc;
     mem->kv = kv.bytes;

@@ -92,29 +92,31 @@ struct op_linear {
     struct tensor bias; /* f32 [n_out] */
 };
 
-/* In place on qkv: optional per-head RMS norm of q and k, rotation by pos * inv_freq (Su et al. 2021);
- * then k and v of every row are written to the layer's KV blocks. */
+/* In place on qkv: optional per-head RMS norm of q, k and v, rotation of q and k by pos * inv_freq (Su et al. 2021); then
+ * k and v of every row are written to the layer's KV blocks. q_only: k and v are neither read nor written; the layer
+ * attends to what another one wrote. */
 struct op_rope_kv {
     struct tensor qkv; /* [n_row, (n_head + 2 n_kv_head) * head_dim], q then k then v */
     int n_head, n_kv_head, head_dim;
     int n_rot; /* rotated dimensions, even, <= head_dim */
     enum rope_style style;
-    struct tensor inv_freq;       /* f32 [n_rot / 2] */
-    float attn_factor;            /* multiplies cos and sin (YaRN); 1 */
-    struct tensor q_norm, k_norm; /* f32 [head_dim] or buf 0 */
+    struct tensor inv_freq;               /* f32 [n_rot / 2] */
+    float attn_factor;                    /* multiplies cos and sin (YaRN); 1 */
+    struct tensor q_norm, k_norm, v_norm; /* f32 [head_dim] or buf 0 */
     float norm_eps;
+    bool q_only;
     struct dev_kv *kv;
     int layer;
 };
 
-/* Causal paged attention: row i of a sequence sees positions [max(0, pos - window + 1), pos].
+/* Causal paged attention: row i of a sequence sees positions [ops_first_seen(pos, window), pos].
  * KV is split at fixed absolute positions, so a row's result does not depend on chunking. */
 struct op_attn {
     struct tensor dst; /* (mul) [n_row, n_head * head_dim] */
     struct tensor qkv; /* as in op_rope_kv; only q is read */
     int n_head, n_kv_head, head_dim;
     float scale;
-    int window;    /* 0 = none */
+    int window;    /* see ops_first_seen; 0 = none */
     float softcap; /* 0 = none; else softcap * tanh(s / softcap) */
     /* f32 [n_head] or buf 0: a learned score a head that takes part in the softmax's sum and adds no value
      * (attention sink, gpt-oss; Xiao et al. 2023). */
@@ -141,10 +143,14 @@ struct op_gather {
     struct tensor src; /* [n_row, d] as dst */
 };
 
-/* In place: x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. */
+/* In place: x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. With temper > 0 row i, of all rows of a step, is
+ * multiplied by 1 + temper * ln(1 + floor((pos[i] + temper_from) / temper_every)), too: queries that stay sharp in long
+ * contexts (Nakanishi 2025). */
 struct op_scale {
     struct tensor x;
     float scale, softcap;
+    float temper;
+    int32_t temper_every, temper_from;
 };
 
 /* Copy whole blocks, all layers: copy-on-write. Pairs do not overlap. */

@@ -171,7 +171,8 @@ int ops_check_rope_kv(const struct op_rope_kv *a, const struct step_meta *m,
         WANT(a->n_rot > 0 && a->n_rot % 2 == 0 && a->n_rot <= a->head_dim);
         WANT(ops_is_vec(&a->inv_freq, a->n_rot / 2, false));
     }
-    WANT(ops_is_vec(&a->q_norm, a->head_dim, true) && ops_is_vec(&a->k_norm, a->head_dim, true));
+    WANT(ops_is_vec(&a->q_norm, a->head_dim, true) && ops_is_vec(&a->k_norm, a->head_dim, true) &&
+         ops_is_vec(&a->v_norm, a->head_dim, true));
     return 0;
 }
 
@@ -181,7 +182,7 @@ int ops_check_attn(const struct op_attn *a, enum dtype mul, const struct step_me
     WANT(!check_qkv(&a->qkv, m, k, (int[4]){a->n_head, a->n_kv_head, a->head_dim, a->layer}));
     WANT(ops_is_2d(&a->dst, mul, m->n_row, (int64_t)a->n_head * a->head_dim));
     WANT(ops_is_vec(&a->sinks, a->n_head, true) && ops_is_vec(&a->alibi, a->n_head, true));
-    WANT(a->window >= 0 && a->softcap >= 0 && isfinite(a->scale));
+    WANT(a->window >= OPS_WINDOW_MIN && a->softcap >= 0 && isfinite(a->scale));
     return 0;
 }
 
@@ -192,7 +193,7 @@ int ops_check_attn_blocks(const struct step_meta *m, int window, int32_t n_block
         const int32_t *t = m->block_table + (int64_t)s * m->block_stride;
         int from = INT32_MAX, to = -1;
         for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++) {
-            int lo = window > 0 && m->pos[i] >= window ? m->pos[i] - window + 1 : 0;
+            int lo = ops_first_seen(m->pos[i], window);
             from = lo < from ? lo : from;
             to = m->pos[i] > to ? m->pos[i] : to;
         }
@@ -222,9 +223,20 @@ int ops_check_gather(const struct op_gather *a, enum dtype mul, const struct ste
     return 0;
 }
 
-int ops_check_scale(const struct op_scale *a)
+float ops_scale_of(const struct op_scale *a, const struct step_meta *m, int64_t i)
 {
-    WANT(ops_is_2d(&a->x, DT_F32, -1, a->x.shape[1]) && a->softcap >= 0);
+    if (a->temper <= 0)
+        return a->scale;
+    int32_t n = (m->pos[i] + a->temper_from) / a->temper_every;
+    return (float)((double)a->scale * (1 + (double)a->temper * log(1.0 + n)));
+}
+
+int ops_check_scale(const struct op_scale *a, const struct step_meta *m)
+{
+    WANT(ops_is_2d(&a->x, DT_F32, -1, a->x.shape[1]) && a->softcap >= 0 && a->temper >= 0);
+    if (a->temper > 0)
+        WANT(m && a->x.shape[0] == m->n_row && a->temper_every > 0 && a->temper_from >= 0 &&
+             a->temper_from <= 4096);
     return 0;
 }
 

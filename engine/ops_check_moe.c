@@ -13,7 +13,8 @@ int ops_check_route(const struct op_route *a)
     WANT(ops_is_2d(&a->logits, DT_F32, -1, n_expert) && n_expert <= OPS_EXPERTS_MAX);
     WANT(ops_is_2d(&a->id, DT_I32, n, n_used) && ops_is_2d(&a->weight, DT_F32, n, n_used));
     WANT(n_used <= n_expert && n_used <= OPS_USED_MAX);
-    WANT(ops_is_vec(&a->select_bias, n_expert, true));
+    WANT(ops_is_vec(&a->select_bias, n_expert, true) &&
+         ops_is_vec(&a->expert_scale, n_expert, true));
     WANT(a->score >= ROUTE_SOFTMAX && a->score <= ROUTE_SIGMOID);
     if (a->n_group > 1)
         WANT(a->n_group <= OPS_GROUPS_MAX && n_expert % a->n_group == 0 && a->n_group_used >= 1 &&

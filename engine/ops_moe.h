@@ -26,6 +26,7 @@ struct op_route {
     bool group_top2; /* a group's score: the sum of its two best choices, else its best */
     bool renorm;     /* weights / (their sum + 1e-20) */
     float scale;     /* then times this */
+    struct tensor expert_scale; /* f32 [n_expert] or buf 0: then times the expert's own */
 };
 
 /* dst[i * n_used + j, :] = src[row] * w[id[i, j]]^T + bias[id[i, j]]; row = i, or i * n_used + j when src has n * n_used

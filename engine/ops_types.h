@@ -11,6 +11,16 @@
 
 #define KV_BLOCK_TOKENS 16 /* tokens a KV block */
 
+/* The first position that a row at `pos` sees. window > 0: the last `window` positions; < 0: those of its own chunk of
+ * -window positions, chunks begin at multiples; 0: all. Never falls as pos grows. */
+#define OPS_WINDOW_MIN (-(1 << 30))
+static inline int ops_first_seen(int pos, int window)
+{
+    if (window < 0)
+        return pos / -window * -window;
+    return window > 0 && pos >= window ? pos - window + 1 : 0;
+}
+
 struct dev_weight; /* a weight in the backend's own packing */
 
 enum eng_precision {

@@ -75,8 +75,8 @@ static int check_blocks(struct dev *d, const struct dev_kv *kv, int window)
     for (int i = 0; i < d->n_seen; i++)
         if (d->seen[i].kv == kv && d->seen[i].window == window)
             return 0;
-    int rc = window < 0 ? ops_check_blocks(&d->meta, kv->desc.n_block)
-                        : ops_check_attn_blocks(&d->meta, window, kv->desc.n_block);
+    int rc = window == CPU_OWN_BLOCKS ? ops_check_blocks(&d->meta, kv->desc.n_block)
+                                      : ops_check_attn_blocks(&d->meta, window, kv->desc.n_block);
     if (rc == 0 && d->n_seen < CPU_N_SEEN)
         d->seen[d->n_seen++] = (struct cpu_seen){kv, window};
     return rc;
@@ -163,7 +163,7 @@ static void rope_rows(void *arg, int task, int worker)
 int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
 {
     if (!d->in_step || !a->kv || ops_check_rope_kv(a, &d->meta, &a->kv->desc) ||
-        check_blocks(d, a->kv, -1))
+        check_blocks(d, a->kv, CPU_OWN_BLOCKS))
         return ERR_INVAL;
     struct rope_job j = {.d = d, .kv = a->kv, .layer = a->layer, .attn_factor = a->attn_factor};
     j.qkv = cpu__ptr(d, &a->qkv);
@@ -173,11 +173,14 @@ int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
                                     .n_rot = a->n_rot,
                                     .style = a->style,
                                     .eps = a->norm_eps,
+                                    .q_only = a->q_only,
                                     .geom = a->kv->geom,
                                     .head_bytes = a->kv->head_bytes};
     j.args.q_norm = a->q_norm.buf ? cpu__ptr(d, &a->q_norm) : NULL;
     j.args.k_norm = a->k_norm.buf ? cpu__ptr(d, &a->k_norm) : NULL;
-    if (!j.qkv || (a->q_norm.buf && !j.args.q_norm) || (a->k_norm.buf && !j.args.k_norm))
+    j.args.v_norm = a->v_norm.buf ? cpu__ptr(d, &a->v_norm) : NULL;
+    if (!j.qkv || (a->q_norm.buf && !j.args.q_norm) || (a->k_norm.buf && !j.args.k_norm) ||
+        (a->v_norm.buf && !j.args.v_norm))
         return ERR_INVAL;
     if (a->style == ROPE_NONE)
         j.args.n_rot = 0;
@@ -295,7 +298,7 @@ static void make_tiles(struct attn_job *j, int rows)
             *t = (struct cpu_tile){.seq = s, .row = from, .n = end - from};
             int lo = INT32_MAX, hi = 0;
             for (int i = from; i < end; i++) {
-                int first = cpu_attn_first(m->pos[i], j->a->window);
+                int first = ops_first_seen(m->pos[i], j->a->window);
                 lo = first < lo ? first : lo;
                 hi = m->pos[i] > hi ? m->pos[i] : hi;
                 j->cost += (double)(m->pos[i] - first + 1);

@@ -46,10 +46,11 @@ struct cpu_rope_cache {
 };
 
 /* Block tables that this step has already been checked for. */
-#define CPU_N_SEEN 4
+#define CPU_N_SEEN     8
+#define CPU_OWN_BLOCKS INT32_MIN /* below any window */
 struct cpu_seen {
     const struct dev_kv *kv;
-    int window; /* -1: the rows' own blocks, for writing */
+    int window; /* or CPU_OWN_BLOCKS: those that the rows are written to */
 };
 
 struct cpu_tile {

@@ -9,6 +9,7 @@ struct moe_rows {
     const void *op;
     float *dst;
     const float *x, *w; /* w: weights, gates or a bias */
+    const float *own;   /* factors of experts, or NULL */
     int32_t *id;
 };
 
@@ -126,6 +127,8 @@ static void route_rows(void *arg, int task, int worker)
             w[j] = score[id[j]];
         }
         weights(a, w, r->n_used);
+        for (int64_t j = 0; r->own && j < r->n_used; j++)
+            w[j] *= r->own[id[j]];
     }
 }
 
@@ -141,7 +144,8 @@ int cpu__route(struct dev *d, const struct op_route *a)
                          .dst = cpu__ptr(d, &a->weight),
                          .x = cpu__ptr(d, &a->logits),
                          .id = cpu__ptr(d, &a->id),
-                         .w = cpu__opt_ptr(d, &a->select_bias, &bad)};
+                         .w = cpu__opt_ptr(d, &a->select_bias, &bad),
+                         .own = cpu__opt_ptr(d, &a->expert_scale, &bad)};
     if (!r.dst || !r.x || !r.id || bad)
         return ERR_INVAL;
     rows_run(d, &r, route_rows, (double)r.cols * (4 + (double)r.n_used));

@@ -183,12 +183,13 @@ static void scale_rows(void *arg, int task, int worker)
     const struct rows *r = arg;
     const struct op_scale *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++)
-        r->d->isa->norm->scale(r->x + i * r->ld_x, r->cols, a->scale, a->softcap);
+        r->d->isa->norm->scale(r->x + i * r->ld_x, r->cols, ops_scale_of(a, &r->d->meta, i),
+                               a->softcap);
 }
 
 int cpu__scale(struct dev *d, const struct op_scale *a)
 {
-    if (ops_check_scale(a))
+    if (ops_check_scale(a, d->in_step ? &d->meta : NULL))
         return ERR_INVAL;
     struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
     r.x = cpu__ptr(d, &a->x);

@@ -49,8 +49,9 @@ static inline size_t cpu_kv_head_bytes(const struct cpu_kv_geom *g)
 struct cpu_rope_args {
     int n_head, n_kv_head, n_rot;
     enum rope_style style;
-    const float *q_norm, *k_norm; /* [head_dim] or NULL */
+    const float *q_norm, *k_norm, *v_norm; /* [head_dim] or NULL */
     float eps;
+    bool q_only;
     struct cpu_kv_geom geom;
     size_t head_bytes; /* from KV head h to h + 1 inside a block */
 };
@@ -111,17 +112,11 @@ static inline size_t cpu_attn_scratch(int m, int head_dim, int v_dim)
 {
     return (size_t)m * ((size_t)head_dim + CPU_ATTN_CHUNK + 2 * cpu_attn_state(v_dim));
 }
-/* Positions that the row at `pos` sees: [*lo, pos]. */
-static inline int cpu_attn_first(int pos, int window)
-{
-    return window > 0 && pos >= window ? pos - window + 1 : 0;
-}
-
-/* The same of row m of a tile. */
+/* The first position that row m of a tile sees. */
 static inline int cpu_attn_row_first(const struct cpu_attn_tile *t, int m)
 {
     int row = m / t->n_group;
-    return t->first ? t->first[row] : cpu_attn_first(t->pos[row], t->window);
+    return t->first ? t->first[row] : ops_first_seen(t->pos[row], t->window);
 }
 
 struct cpu_attn_kern {

@@ -169,22 +169,26 @@ static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, 
     const struct cpu_kv_geom *g = &a->geom;
     const float *c = cs, *s = cs + a->n_rot / 2;
     int hd = g->head_dim;
-    for (int h = 0; h < a->n_head + a->n_kv_head; h++) {
+    int n_kv = a->q_only ? 0 : a->n_kv_head;
+    for (int h = 0; h < a->n_head + n_kv; h++) {
         float *x = qkv + (int64_t)h * hd;
         const float *w = h < a->n_head ? a->q_norm : a->k_norm;
         if (w)
             norm_scale(x, x, w, hd, a->eps);
         rope_head(x, c, s, a->n_rot, a->style);
     }
-    const float *k = qkv + (int64_t)a->n_head * hd, *v = k + (int64_t)a->n_kv_head * hd;
-    for (int h = 0; h < a->n_kv_head; h++) {
+    float *k = qkv + (int64_t)a->n_head * hd, *v = k + (int64_t)a->n_kv_head * hd;
+    for (int h = 0; h < n_kv; h++) {
         char *p = (char *)kv + (size_t)h * a->head_bytes;
+        float *vh = v + (int64_t)h * hd;
+        if (a->v_norm)
+            norm_scale(vh, vh, a->v_norm, hd, a->eps);
         if (dtype_is_code(g->dtype)) {
-            write_codes(g, p, k + (int64_t)h * hd, v + (int64_t)h * hd, slot);
+            write_codes(g, p, k + (int64_t)h * hd, vh, slot);
             continue;
         }
         write_k(g, p, k + (int64_t)h * hd, slot);
-        write_v(g, p, v + (int64_t)h * hd, slot);
+        write_v(g, p, vh, slot);
     }
 }
 

@@ -243,6 +243,24 @@ static void *slot_of(const struct weight_table *t, const struct weight_row *r, i
     return base + r->slot;
 }
 
+/* The parts of a row are known, if there. */
+static int unused_claim(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
+                        const struct weight_row *r, int layer, struct err *e)
+{
+    const char *const *names = p->hf ? r->hf : r->name;
+    for (int i = 0; i < 3 && names[i]; i++) {
+        char name[NAME_MAX_LEN];
+        struct ckpt_tensor x;
+        part_name(name, p, t, r, layer, i, 0);
+        int rc = ckpt_has(c, name) ? ckpt_tensor(c, name, &x, e) : ERR_NOTFOUND;
+        if (rc == 0)
+            p->claimed[x.index] = true;
+        else if (rc != ERR_NOTFOUND)
+            return rc;
+    }
+    return 0;
+}
+
 /* Find and check the parts of one row; nothing is added when an optional one is absent. */
 static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                     const struct weight_row *r, int layer, struct err *e)
@@ -251,6 +269,8 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
     struct bind b = {.row = r, .multiplied = true, .piece = p->n_piece};
     if (!(p->hf ? r->hf : r->name)[0])
         return 0;
+    if (r->flags & WEIGHT_UNUSED)
+        return unused_claim(p, c, t, r, layer, e);
     b.n_in = vector ? 0 : t->dim[r->n_in];
     b.n_expert = (r->flags & WEIGHT_EXPERTS) && !vector ? (int)t->dim[r->n_expert] : 0;
     b.n_turn = (r->flags & WEIGHT_EXPERTS) && vector ? (int)t->dim[r->n_expert] : 1;

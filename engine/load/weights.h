@@ -25,6 +25,7 @@ enum weight_flag {
     WEIGHT_HF_T = 512,       /* a dense matrix (or each expert's) is stored as [n_in, n_out] */
     WEIGHT_ELSE = 1024,      /* looked for only where the row before has no tensor */
     WEIGHT_ROW_ANY = 4096,   /* hf_row holds for GGUF files too */
+    WEIGHT_UNUSED = 16384,   /* files may hold it; it is not looked at and fills no slot */
 };
 
 struct model_hp;

@@ -37,35 +37,74 @@ static int norm_inside(struct model *m, struct tensor x, struct tensor w)
     return MODEL_OP(m, rmsnorm, .dst = x, .x = x, .w = w, .eps = m->hp.norm_eps);
 }
 
+/* Sizes of a layer's heads. */
+struct heads {
+    int n_kv, dim;
+    int64_t q, kv;
+};
+
+static struct heads heads_of(const struct model_hp *hp, const struct layer_hp *y)
+{
+    if (y->other_heads)
+        return (struct heads){hp->other.n_kv_head, hp->other.head_dim, hp->dim[DIM_Q_OTHER],
+                              hp->dim[DIM_KV_OTHER]};
+    return (struct heads){hp->n_kv_head, hp->head_dim, hp->dim[DIM_Q], hp->dim[DIM_KV]};
+}
+
+/* The weights of a norm by head: w, or ones where there is none and `unit`. */
+static struct tensor head_norm(const struct model *m, struct tensor w, bool unit, int dim)
+{
+    if (w.buf || !unit)
+        return w;
+    struct tensor t = m->ones;
+    t.shape[0] = dim;
+    return t;
+}
+
+/* Projections, norms and rotation; keys and values go to the pool. */
+static int attn_in(struct model *m, int layer, struct heads z, struct tensor all, struct tensor qkv)
+{
+    const struct model_layer *l = &m->layer[layer];
+    const struct model_hp *hp = &m->hp;
+    const struct layer_hp *y = &hp->layer[layer];
+    bool local = y->local && hp->n_rot_local > 0, unit = y->qk_unit;
+    int rc = MODEL_OP(m, linear, .dst = y->share ? tensor_cols(all, 0, z.q) : all,
+                      .src = model_rows(m->work.h, all.shape[0]), .w = l->qkv, .bias = l->qkv_bias);
+    if (rc || (rc = model_scale(m, qkv, hp->mup.qkv)) ||
+        (rc = model_scale(m, tensor_cols(qkv, z.q, z.kv), hp->mup.k)) || (rc = norm_all(m, l, qkv)))
+        return rc;
+    rc = MODEL_OP(
+        m, rope_kv, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = z.n_kv, .head_dim = z.dim,
+        .n_rot = local ? hp->n_rot_local : hp->n_rot, .style = y->nope ? ROPE_NONE : hp->rope_style,
+        .inv_freq = y->local ? m->inv_freq_local : m->inv_freq,
+        .attn_factor = y->local && hp->rope_base_local > 0 ? 1 : hp->attn_factor,
+        .q_norm = head_norm(m, l->q_norm, unit, z.dim),
+        .k_norm = head_norm(m, l->k_norm, unit, z.dim),
+        .v_norm = head_norm(m, (struct tensor){0}, hp->v_unit, z.dim), .norm_eps = hp->norm_eps,
+        .q_only = y->share > 0, .kv = m->kv[y->other_heads], .layer = y->kv);
+    if (rc || !y->temper)
+        return rc;
+    return MODEL_OP(m, scale, .x = tensor_cols(qkv, 0, z.q), .scale = 1, .temper = hp->temper,
+                    .temper_every = hp->temper_every, .temper_from = hp->temper_from);
+}
+
 int model_mix_attn(struct model *m, int layer, int n, bool attend)
 {
     const struct model_layer *l = &m->layer[layer];
     const struct model_hp *hp = &m->hp;
     const struct layer_hp *y = &hp->layer[layer];
-    int64_t n_gate = hp->attn_gate ? hp->dim[DIM_Q] : 0;
-    struct tensor all = model_rows(m->work.qkv, n);
-    struct tensor qkv = tensor_cols(all, n_gate, hp->dim[DIM_QKV]);
-    int rc = MODEL_OP(m, linear, .dst = all, .src = model_rows(m->work.h, n), .w = l->qkv,
-                      .bias = l->qkv_bias);
-    if (rc || (rc = model_scale(m, qkv, hp->mup.qkv)) ||
-        (rc = model_scale(m, tensor_cols(qkv, hp->dim[DIM_Q], hp->dim[DIM_KV]), hp->mup.k)) ||
-        (rc = norm_all(m, l, qkv)))
-        return rc;
-    rc = MODEL_OP(m, rope_kv, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
-                  .head_dim = hp->head_dim, .n_rot = hp->n_rot,
-                  .style = y->nope ? ROPE_NONE : hp->rope_style,
-                  .inv_freq = y->local ? m->inv_freq_local : m->inv_freq,
-                  .attn_factor = y->local && hp->rope_base_local > 0 ? 1 : hp->attn_factor,
-                  .q_norm = l->q_norm, .k_norm = l->k_norm, .norm_eps = hp->norm_eps, .kv = m->kv,
-                  .layer = y->kv);
+    struct heads z = heads_of(hp, y);
+    int64_t n_gate = hp->attn_gate ? z.q : 0, width = z.q + 2 * z.kv;
+    struct tensor all = tensor_cols(model_rows(m->work.qkv, n), 0, n_gate + width);
+    struct tensor qkv = tensor_cols(all, n_gate, width);
+    int rc = attn_in(m, layer, z, all, qkv);
     if (rc || !attend)
         return rc;
-    struct tensor att =
-        tensor_2d(m->work.att.dtype, m->work.att.buf, m->work.att.off, n, hp->dim[DIM_Q]);
-    rc = MODEL_OP(m, attn, .dst = att, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = hp->n_kv_head,
-                  .head_dim = hp->head_dim, .scale = hp->attn_scale, .window = y->window,
-                  .softcap = hp->attn_softcap, .sinks = l->sinks, .alibi = m->alibi, .kv = m->kv,
-                  .layer = y->kv);
+    struct tensor att = tensor_2d(m->work.att.dtype, m->work.att.buf, m->work.att.off, n, z.q);
+    rc = MODEL_OP(m, attn, .dst = att, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = z.n_kv,
+                  .head_dim = z.dim, .scale = hp->attn_scale, .window = y->window,
+                  .softcap = hp->attn_softcap, .sinks = l->sinks, .alibi = m->alibi,
+                  .kv = m->kv[y->other_heads], .layer = y->kv);
     if (!rc && n_gate)
         rc = MODEL_OP(m, gated_norm, .dst = att, .x = att, .gate = tensor_cols(all, 0, n_gate),
                       .act = GATE_SIGMOID);
@@ -75,13 +114,14 @@ int model_mix_attn(struct model *m, int layer, int n, bool attend)
 int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d, int n)
 {
     const struct model_layer *l = &m->layer[layer];
-    struct tensor gu = model_rows(m->work.gate_up, n), ff = model_rows(m->work.ff, n);
-    if (l->up)
-        gu = tensor_2d(gu.dtype, gu.buf, gu.off, n, m->hp.dim[DIM_FF]);
+    int64_t width = m->hp.dim[m->hp.layer[layer].other_ff ? DIM_FF_OTHER : DIM_FF];
+    struct tensor gu = m->work.gate_up, ff = m->work.ff;
+    gu = tensor_2d(gu.dtype, gu.buf, gu.off, n, l->up ? width : 2 * width);
+    ff = tensor_2d(ff.dtype, ff.buf, ff.off, n, width);
     int rc = MODEL_OP(m, linear, .dst = gu, .src = h, .w = l->up ? l->up : l->gate_up,
                       .bias = l->up ? l->up_bias : l->gate_up_bias);
     if (!rc)
-        rc = model_scale(m, tensor_cols(gu, 0, m->hp.dim[DIM_FF]), m->hp.mup.gate);
+        rc = model_scale(m, tensor_cols(gu, 0, width), m->hp.mup.gate);
     if (!rc)
         rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.act,
                       .single = l->up != NULL);

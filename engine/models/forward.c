@@ -8,8 +8,10 @@ static struct tensor no_tensor(void)
 
 int64_t model_mix_width(const struct model *m, int layer)
 {
-    int kind = m->hp.layer[layer].mixer;
-    return kind > MIX_MLA ? m->hp.dim[DIM_S_INNER] : m->hp.dim[DIM_Q];
+    const struct layer_hp *y = &m->hp.layer[layer];
+    if (y->mixer > MIX_MLA)
+        return m->hp.dim[DIM_S_INNER];
+    return m->hp.dim[y->other_heads ? DIM_Q_OTHER : DIM_Q];
 }
 
 /* What a layer's mixer leaves, in t (work.att or work.al). */
@@ -42,13 +44,17 @@ static int mix(struct model *m, int layer, int kind, int n, bool attend)
     }
 }
 
-static int ffn(struct model *m, int layer, struct tensor h, struct tensor d, int n)
+/* h is the norm of x. */
+static int ffn(struct model *m, int layer, struct tensor x, struct tensor h, struct tensor d)
 {
+    int n = (int)x.shape[0];
     switch (m->hp.layer[layer].ffn) {
     case FFN_DENSE:
         return model_ffn_dense(m, layer, h, d, n);
     case FFN_MOE:
         return model_ffn_moe(m, layer, h, d, n);
+    case FFN_BOTH:
+        return model_ffn_both(m, layer, x, h, d, n);
     case FFN_RWKV:
         return model_ffn_rwkv(m, layer, h, d, n);
     default:
@@ -92,7 +98,7 @@ static int block_rest(struct model *m, int layer, const struct rows *r)
     struct tensor h = model_rows(m->work.h, r->n);
     int kind = m->hp.layer[layer].ffn;
     if (m->hp.layer[layer].mixer == MIX_NONE) { /* the only norm is before the feed-forward block */
-        int end = ffn(m, layer, r->h, d, r->n);
+        int end = ffn(m, layer, r->x, r->h, d);
         return end ? end : block_end(m, d, l->ffn_post_norm);
     }
     int rc =
@@ -106,12 +112,12 @@ static int block_rest(struct model *m, int layer, const struct rows *r)
             in = model_rows(m->work.h2, r->n);
             rc = model_norm(m, in, r->x, no_tensor(), l->ffn_norm, l->ffn_norm_b);
         }
-        if (rc || (rc = ffn(m, layer, in, d2, r->n)) || (rc = block_end(m, d2, l->ffn_post_norm)))
+        if (rc || (rc = ffn(m, layer, r->x, in, d2)) || (rc = block_end(m, d2, l->ffn_post_norm)))
             return rc;
         return model_norm(m, no_tensor(), d, d2, no_tensor(), no_tensor());
     }
     rc = model_norm(m, h, r->x, d, l->ffn_norm, l->ffn_norm_b);
-    if (rc || (rc = ffn(m, layer, h, d, r->n)))
+    if (rc || (rc = ffn(m, layer, r->x, h, d)))
         return rc;
     return block_end(m, d, l->ffn_post_norm);
 }
@@ -151,7 +157,10 @@ static int last_layer(struct model *m, int layer, int n, int n_logit)
     }
     if (rc || (rc = block_rest(m, layer, &r)))
         return rc;
-    return head(m, r.x, model_rows(m->work.d, n_logit), n_logit);
+    if (!model_ple_has(&m->hp))
+        return head(m, r.x, model_rows(m->work.d, n_logit), n_logit);
+    rc = model_ple_end(m, layer, r.x, model_rows(m->work.d, n_logit), true);
+    return rc ? rc : head(m, r.x, no_tensor(), n_logit);
 }
 
 static int embed(struct model *m, int n)
@@ -179,12 +188,16 @@ int model_forward_decoder(struct model *m, const struct step_meta *meta)
     int n = meta->n_row, last = m->hp.n_layer - 1;
     struct rows r = {.x = model_rows(m->work.x, n), .h = model_rows(m->work.h, n), .n = n};
     bool whole = m->hp.layer[last].ffn == FFN_RWKV; /* it leaves a state, too */
+    bool ends = model_ple_has(&m->hp); /* then d is added at a layer's end, not by the next */
+    m->n_row = n;
     int rc = embed(m, n);
+    if (!rc && ends)
+        rc = model_ple_inputs(m, n);
     for (int i = 0; i <= last && !rc; i++) {
         const struct model_layer *l = &m->layer[i];
         bool attend = i < last || meta->n_logit > 0;
-        rc = model_norm(m, r.h, r.x, i ? model_rows(m->work.d, n) : no_tensor(), l->attn_norm,
-                        l->attn_norm_b);
+        struct tensor d = model_rows(m->work.d, n);
+        rc = model_norm(m, r.h, r.x, i && !ends ? d : no_tensor(), l->attn_norm, l->attn_norm_b);
         if (rc || (rc = mix(m, i, m->hp.layer[i].mixer, n, attend)) ||
             (m->hp.layer[i].beside && (rc = mix(m, i, m->hp.layer[i].beside, n, attend))))
             break;
@@ -192,6 +205,8 @@ int model_forward_decoder(struct model *m, const struct step_meta *meta)
         r.att = mixed(m, i, m->work.att, n);
         if (i < last || whole)
             rc = block_rest(m, i, &r);
+        if (!rc && ends && i < last)
+            rc = model_ple_end(m, i, r.x, d, false);
     }
     if (rc || meta->n_logit == 0)
         return rc;

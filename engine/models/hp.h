@@ -52,6 +52,13 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_S_VALUE, /* values of a head */
                  DIM_S_BA,
                  DIM_S_TAPS3, /* a convolution's of three */
+                 /* layers whose heads or MLP have other sizes (layer_hp.other_heads, other_ff) */
+                 DIM_Q_OTHER,
+                 DIM_KV_OTHER,
+                 DIM_HEAD_OTHER,
+                 DIM_FF_OTHER,
+                 DIM_PLE,  /* per-layer embeddings (ple.c): of a layer */
+                 DIM_PLES, /* ... of all layers */
                  DIM_COUNT
 };
 
@@ -60,8 +67,9 @@ enum rope_scaling {
     ROPE_SCALING_LINEAR,
     ROPE_SCALING_YARN,
     ROPE_SCALING_LLAMA3,
-    ROPE_SCALING_LONG,   /* factors of the file by context (Ding et al. 2024) */
-    ROPE_SCALING_DYNAMIC /* NTK by length */
+    ROPE_SCALING_LONG,        /* factors of the file by context (Ding et al. 2024) */
+    ROPE_SCALING_DYNAMIC,     /* NTK by length */
+    ROPE_SCALING_PROPORTIONAL /* the first pairs of whole heads turn, see n_turn */
 };
 
 /* What stands between the two norms of a layer, and behind the second. */
@@ -76,7 +84,14 @@ enum mixer_kind {
     MIX_RWKV,
     MIX_COUNT
 };
-enum ffn_kind { FFN_NONE, FFN_DENSE, FFN_MOE, FFN_RWKV, FFN_COUNT };
+enum ffn_kind {
+    FFN_NONE,
+    FFN_DENSE,
+    FFN_MOE,
+    FFN_BOTH, /* a dense MLP and experts, each behind norms of its own, added */
+    FFN_RWKV,
+    FFN_COUNT
+};
 /* Bits of weight_row.kind. */
 #define KIND_MIX(m) (1u << (m))
 #define KIND_FFN(f) (1u << (MIX_COUNT + (f)))
@@ -89,9 +104,15 @@ struct layer_hp {
     uint8_t user;   /* bits: KIND_USER */
     bool nope;      /* q and k are not rotated */
     bool local;     /* frequencies of rope_base_local */
-    int32_t window; /* sliding window, tokens; 0 = none */
-    int32_t kv;     /* number in the KV pool; -1 = none; set by model_layers_set */
-    int32_t state;  /* number in the state pool; -1 = none; set by model_layers_set */
+    bool temper;    /* queries are multiplied by model_hp.temper */
+    bool qk_unit;   /* q and k are normed by head, without weights */
+    bool other_heads,
+        other_ff;   /* sizes of model_hp.other; such heads have a KV pool of their own */
+    int32_t window; /* see ops_first_seen; 0 = none */
+    int32_t
+        share; /* number + 1 of the layer whose keys and values it reads, having none; 0: its own */
+    int32_t kv;    /* number in its KV pool; -1 = none; set by model_layers_set */
+    int32_t state; /* number in the state pool; -1 = none; set by model_layers_set */
 };
 
 enum norm_kind { NORM_RMS, NORM_LAYER };
@@ -124,6 +145,11 @@ struct state_hp {
     bool cycle;          /* delta: heads of keys repeat as a whole (see op_state_delta) */
     float norm_eps;
     int64_t n; /* floats of a layer's state; set by model_state_set */
+};
+
+/* Sizes of layers unlike the others. */
+struct other_hp {
+    int32_t n_kv_head, head_dim, n_ff;
 };
 
 /* Factors of products (maximal update parametrisation; Yang et al. 2022); 0 = 1. */
@@ -170,6 +196,14 @@ struct model_hp {
     float alibi_max;                      /* ALiBi: the slopes' base is 2^-alibi_max; 0 = none */
     float alibi_scale;                    /* of the slopes; 0 = 1 */
     float rope_base_local;                /* of local layers, unscaled; 0 = as the others */
+    int32_t n_rot_local;                  /* of local layers; 0 = n_rot */
+    int32_t n_turn; /* pairs of n_rot / 2 that turn, the others stand still; 0 = all */
+    float temper;   /* see op_scale; 0 = none */
+    int32_t temper_every, temper_from;
+    bool v_unit; /* values are normed by head, without weights */
+    struct other_hp other;
+    int32_t n_ple;    /* per-layer embeddings, values a layer (ple.c); 0 = none */
+    bool layer_scale; /* a layer's output is multiplied by a number of the file (ple.c) */
     struct moe_hp moe;
     struct state_hp state;
     struct mup_hp mup;
@@ -204,9 +238,11 @@ int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
                          bool (*fn)(struct layer_hp *l, struct view type), struct err *e);
 /* Layers without KV heads by a GGUF file's list of head_count_kv get mixer `other`. (state_hp.c) */
 int model_hp_attends(struct model_hp *hp, struct ckpt *c, enum mixer_kind other, struct err *e);
-/* Numbers layers in the KV pool and the state pool. After hparams. */
+/* Numbers layers in the KV pools and the state pool. After hparams. (pools.c) */
 void model_layers_set(struct model_hp *hp);
-int model_kv_layers(const struct model_hp *hp);
+/* Shapes of the KV pools, all but dtype and n_block; n_layer 0: no such pool. 0: most layers'; 1: other_heads'. */
+#define MODEL_POOLS 2
+void model_kv_describe(const struct model_hp *hp, struct kv_desc out[MODEL_POOLS]);
 int model_state_layers(const struct model_hp *hp);
 /* Floats of a layer's state, and the dims that follow from hp->state; after the layer list. (state.c) */
 void model_state_set(struct model_hp *hp);

@@ -174,10 +174,15 @@ static int scaling_read(struct model_hp *hp, struct ckpt *c, struct err *e)
     static const struct {
         const char *name;
         enum rope_scaling is;
-    } known[] = {{"none", ROPE_SCALING_NONE},     {"default", ROPE_SCALING_NONE},
-                 {"linear", ROPE_SCALING_LINEAR}, {"yarn", ROPE_SCALING_YARN},
-                 {"llama3", ROPE_SCALING_LLAMA3}, {"longrope", ROPE_SCALING_LONG},
-                 {"su", ROPE_SCALING_LONG},       {"dynamic", ROPE_SCALING_DYNAMIC}};
+    } known[] = {{"none", ROPE_SCALING_NONE},
+                 {"default", ROPE_SCALING_NONE},
+                 {"linear", ROPE_SCALING_LINEAR},
+                 {"yarn", ROPE_SCALING_YARN},
+                 {"llama3", ROPE_SCALING_LLAMA3},
+                 {"longrope", ROPE_SCALING_LONG},
+                 {"su", ROPE_SCALING_LONG},
+                 {"dynamic", ROPE_SCALING_DYNAMIC},
+                 {"proportional", ROPE_SCALING_PROPORTIONAL}};
     static const char key[] = "rope.scaling.type", json[] = ROPE("rope_type") "|" ROPE("type");
     char name[200];
     struct view v;
@@ -190,8 +195,9 @@ static int scaling_read(struct model_hp *hp, struct ckpt *c, struct err *e)
         i++;
     if (i == n)
         return err_set(e, ERR_UNSUPPORTED,
-                       "%s is \"%.*s\"; known: none, linear, dynamic, yarn, llama3, longrope", name,
-                       (int)(v.len > 32 ? 32 : v.len), v.p);
+                       "%s is \"%.*s\"; known: none, linear, dynamic, yarn, llama3, longrope, "
+                       "proportional",
+                       name, (int)(v.len > 32 ? 32 : v.len), v.p);
     hp->rope_scaling = known[i].is;
     if (hp->rope_scaling == ROPE_SCALING_YARN && hp->rope_ctx_orig == 0) {
         if (!ckpt_is_hf(c))
@@ -233,6 +239,10 @@ static int partial_read(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (!(part > 0 && part <= 1))
         return err_set(e, ERR_INVAL, "config.json: partial_rotary_factor is %g, expected 0 to 1",
                        part);
+    if (hp->rope_scaling == ROPE_SCALING_PROPORTIONAL) {
+        hp->n_rot = hp->head_dim;
+        hp->n_turn = (int32_t)(hp->head_dim * part) / 2;
+    }
     if (hp->n_rot == 0)
         hp->n_rot = (int32_t)(hp->head_dim * part);
     return 0;
@@ -396,39 +406,4 @@ int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
                            (int)(v.len > 32 ? 32 : v.len), v.p);
     }
     return 0;
-}
-
-static bool keeps_kv(const struct layer_hp *l)
-{
-    return l->mixer == MIX_ATTN || l->mixer == MIX_MLA || l->beside == MIX_ATTN;
-}
-
-static bool keeps_state(const struct layer_hp *l)
-{
-    return l->mixer > MIX_MLA || l->beside > MIX_MLA;
-}
-
-void model_layers_set(struct model_hp *hp)
-{
-    int32_t kv = 0, state = 0;
-    for (int i = 0; i < hp->n_layer; i++) {
-        hp->layer[i].kv = keeps_kv(&hp->layer[i]) ? kv++ : -1;
-        hp->layer[i].state = keeps_state(&hp->layer[i]) ? state++ : -1;
-    }
-}
-
-int model_state_layers(const struct model_hp *hp)
-{
-    int n = 0;
-    for (int i = 0; i < hp->n_layer; i++)
-        n += keeps_state(&hp->layer[i]);
-    return n;
-}
-
-int model_kv_layers(const struct model_hp *hp)
-{
-    int n = 0;
-    for (int i = 0; i < hp->n_layer; i++)
-        n += keeps_kv(&hp->layer[i]);
-    return n;
 }

@@ -61,22 +61,23 @@ static void mistral3_yarn(struct model_hp *hp)
     hp->rope_log_multiplier = 0;
 }
 
-/* Attention that grows with the position past the first context: that context is what is served. */
+/* Queries grow with the position past the first context. */
 static int mistral3(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
-    double beta = 0;
+    static const struct hp_row temper[] = {
+        HP_OPT("attention.temperature_scale", "rope_parameters.llama_4_scaling_beta", HP_FLOAT,
+               temper, 0, 1e6),
+    };
     int rc = hparams(hp, c, e);
     if (rc)
         return rc;
     if (!ckpt_is_hf(c))
         mistral3_yarn(hp);
-    rc = ckpt_num(c, "attention.temperature_scale", "rope_parameters.llama_4_scaling_beta", &beta,
-                  e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    if (beta > 0 && hp->rope_ctx_orig > 0 && hp->rope_ctx_orig < hp->n_ctx)
-        hp->n_ctx = hp->rope_ctx_orig;
-    return 0;
+    hp->temper_every = hp->rope_ctx_orig;
+    rc = model_hp_read(hp, c, temper, 1, e);
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].temper = hp->temper > 0 && hp->temper_every > 0;
+    return rc;
 }
 
 const struct model_arch model_mistral3 = {

@@ -55,6 +55,7 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
 {
     const struct model_layer *l = &m->layer[layer];
     const struct model_hp *hp = &m->hp;
+    struct dev_kv *pool = m->kv[0];
     int64_t heads = (int64_t)n * hp->n_head;
     int kv_layer = hp->layer[layer].kv, n_rope = hp->n_rot;
     struct tensor h = model_rows(m->work.h, n), q = model_rows(m->work.mla.q, n);
@@ -70,7 +71,7 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
         rc = MODEL_OP(m, mla_kv, .q = q, .q_nope = nope, .kv = kv, .norm = l->mla.kv_a_norm,
                       .norm_eps = hp->norm_eps, .n_head = hp->n_head, .n_nope = hp->n_nope,
                       .n_rope = n_rope, .rank = hp->kv_rank, .style = hp->rope_style,
-                      .inv_freq = m->inv_freq, .attn_factor = hp->attn_factor, .kv_pool = m->kv,
+                      .inv_freq = m->inv_freq, .attn_factor = hp->attn_factor, .kv_pool = pool,
                       .layer = kv_layer);
     if (rc || !attend)
         return rc;
@@ -79,7 +80,7 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
     if (!rc)
         rc = MODEL_OP(m, mla_attn, .dst = ctx, .q_abs = abs, .q = q, .n_head = hp->n_head,
                       .n_nope = hp->n_nope, .n_rope = n_rope, .rank = hp->kv_rank,
-                      .scale = hp->attn_scale, .kv_pool = m->kv, .layer = kv_layer);
+                      .scale = hp->attn_scale, .kv_pool = pool, .layer = kv_layer);
     if (!rc)
         rc = MODEL_OP(m, linear_experts, .dst = out, .src = ctx, .w = l->mla.v_b,
                       .n_expert = hp->n_head, .id = id);

@@ -21,10 +21,12 @@ struct model_layer {
     struct tensor sinks; /* [n_head] */
     struct {             /* moe.c */
         struct dev_weight *router, *shared_gate_up, *shared_down, *shared_router;
-        struct dev_weight **gate_up, **down;   /* [n_expert] */
-        struct tensor router_bias;             /* [n_expert] added to the logits */
-        struct tensor select_bias;             /* [n_expert] added for the choice only */
-        struct tensor gate_up_bias, down_bias; /* [n_expert * ...] */
+        struct dev_weight **gate_up, **down; /* [n_expert] */
+        struct tensor router_bias;           /* [n_expert] added to the logits */
+        struct tensor select_bias;           /* [n_expert] added for the choice only */
+        struct tensor expert_scale;          /* [n_expert] of an expert's weight */
+        struct tensor router_norm, norm, post_norm, dense_post_norm; /* FFN_BOTH */
+        struct tensor gate_up_bias, down_bias;                       /* [n_expert * ...] */
     } moe;
     struct { /* state.c; the product behind the mixer is attn_out */
         struct dev_weight *in, *x, *dt;
@@ -41,6 +43,11 @@ struct model_layer {
         struct dev_weight **k_b, **v_b; /* [n_head]: [rank, n_nope], [v_head, rank] */
         struct tensor q_a_norm, kv_a_norm;
     } mla;
+    struct { /* ple.c */
+        struct dev_weight *gate, *proj;
+        struct tensor norm, scale; /* scale [1] */
+        float by;                  /* the value of scale; 1 without it */
+    } ple;
 };
 
 /* Activations of a step, [max_rows or max_logit_rows, ...]. What only products read (h, att, ff, al) has the
@@ -66,6 +73,9 @@ struct model_work {
         struct tensor q_nope, q_abs, ctx, out; /* [rows * n_head, ...]; q_nope, ctx as h */
         struct tensor id;                      /* [rows, n_head] i32: the number of the head */
     } mla;
+    struct { /* ple.c: [max_rows, ...]; last: [max_logit_rows, ...] of the last layer */
+        struct tensor all, proj, gate_up, ff, last;
+    } ple;
 };
 /* Where work tensors are laid out: model_work_place appends one. */
 struct work_plan {
@@ -98,19 +108,23 @@ struct model {
     struct model_hp hp;
     const struct backend *be;
     struct dev *dev;
-    struct dev_kv *kv;              /* NULL: no layer has KV */
-    struct dev_state *state;        /* NULL: no layer has a state */
-    struct dev_weight *embd, *head; /* head NULL: tied to embd */
-    struct dev_weight *pos_embd;    /* learned positions [n_ctx, n_embd] or NULL */
+    struct dev_kv *kv[MODEL_POOLS];         /* NULL: no layer has KV there */
+    struct dev_state *state;                /* NULL: no layer has a state */
+    struct dev_weight *embd, *head;         /* head NULL: tied to embd */
+    struct dev_weight *pos_embd;            /* learned positions [n_ctx, n_embd] or NULL */
+    struct dev_weight *ple_embd, *ple_proj; /* per-layer embeddings (ple.c) */
+    struct tensor ple_norm;
     struct tensor out_norm, out_norm_b, embd_norm, embd_norm_b, head_bias;
     struct tensor rope_factors;          /* divide the frequencies; from the file, or buf 0 */
     struct tensor rope_long, rope_short; /* ROPE_SCALING_LONG of a GGUF file; read into hp */
     dev_buf rope_buf;
     struct tensor alibi;                    /* [n_head] or buf 0 */
-    struct tensor inv_freq, inv_freq_local; /* [n_rot / 2] */
+    struct tensor inv_freq, inv_freq_local; /* [n_rot / 2], [n_rot_local / 2] */
+    struct tensor ones;                     /* [MODEL_HEAD_MAX] or buf 0: a norm without weights */
     struct model_layer *layer;
     unsigned *kind; /* [n_layer] bits of each layer, for weight rows */
     struct model_work work;
+    int n_row;             /* of the step */
     const char *failed_op; /* name of the op that returned an error, for the message */
 };
 
@@ -165,6 +179,9 @@ int64_t model_mix_width(const struct model *m, int layer);
 /* h [n, n_embd] (mul) -> d [n, n_embd] f32. */
 int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d, int n);
 int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, int n);
+/* x: the stream that h is the norm of. */
+int model_ffn_both(struct model *m, int layer, struct tensor x, struct tensor h, struct tensor d,
+                   int n);
 /* The kinds with a state (state*.c). */
 int model_mix_mamba(struct model *m, int layer, int n);
 int model_mix_mamba2(struct model *m, int layer, int n);
@@ -178,6 +195,17 @@ void model_mla_work(const struct model_hp *hp, struct model_work *w, struct work
 /* Fills work.mla.id. */
 int model_mla_open(struct model *m, struct err *e);
 void model_moe_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
+/* What a layer ends with where the model has per-layer embeddings or factors (ple.c). After the weights: */
+int model_ple_open(struct model *m, struct err *e);
+void model_ple_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p);
+/* work.x, the embeddings -> the inputs of all layers. */
+int model_ple_inputs(struct model *m, int n);
+/* x = (x + d + what the layer's own embedding adds) * its factor; n rows, those with logits when last. */
+int model_ple_end(struct model *m, int layer, struct tensor x, struct tensor d, bool last);
+static inline bool model_ple_has(const struct model_hp *hp)
+{
+    return hp->n_ple > 0 || hp->layer_scale;
+}
 
 /* Pre-norm decoder (Touvron et al. 2023): embed, n_layer times {mixer, feed-forward}, head, by layer_hp and slots:
  * windows, norms after the blocks, parallel blocks, experts. In the last layer only rows that need logits go past

@@ -1,6 +1,8 @@
 /* Mixture of experts: router, the chosen experts, experts that all rows share. */
 #include "engine/models/rows_moe.h"
 
+#include <math.h>
+
 #define FF_MAX (1 << 20)
 
 #define INT_OPT(k, j, f, lo, hi)                                                                   \
@@ -14,7 +16,8 @@
 static const struct hp_row keys[] = {
     INT_OPT(NULL, "moe_num_experts|ffn_config.moe_num_experts", moe.n_expert, 0, OPS_EXPERTS_MAX),
     INT_OPT("expert_used_count",
-            "num_experts_per_tok|num_experts_per_token|moe_k|moe_topk|ffn_config.moe_top_k",
+            "num_experts_per_tok|num_experts_per_token|top_k_experts|moe_k|moe_topk|ffn_config.moe_"
+            "top_k",
             moe.n_used, 1, OPS_USED_MAX),
     INT_OPT("expert_feed_forward_length", "moe_intermediate_size|ffn_config.ffn_hidden_size",
             moe.n_ff, 1, FF_MAX),
@@ -176,7 +179,8 @@ static int shared(struct model *m, int layer, struct tensor h, struct tensor d, 
     return rc;
 }
 
-int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, int n)
+/* By the logits of the router, in work. */
+static int experts(struct model *m, int layer, struct tensor h, struct tensor d, int n)
 {
     const struct model_layer *l = &m->layer[layer];
     const struct moe_hp *x = &m->hp.moe;
@@ -185,14 +189,11 @@ int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, 
     struct tensor weight = model_rows(m->work.moe.weight, n), none = {0};
     struct tensor gu = model_rows(m->work.moe.gate_up, k), ff = model_rows(m->work.moe.ff, k);
     struct tensor out = model_rows(m->work.moe.out, k);
-    int rc = MODEL_OP(m, linear, .dst = logits, .src = h, .w = l->moe.router,
-                      .bias = l->moe.router_bias);
-    if (rc)
-        return rc;
-    rc = MODEL_OP(m, route, .logits = logits, .select_bias = l->moe.select_bias, .id = id,
-                  .weight = weight, .score = x->score, .n_group = x->n_group,
-                  .n_group_used = x->n_group_used, .group_top2 = x->group_top2, .renorm = x->renorm,
-                  .scale = x->scale > 0 ? x->scale : 1);
+    int rc = MODEL_OP(m, route, .logits = logits, .select_bias = l->moe.select_bias, .id = id,
+                      .weight = weight, .expert_scale = l->moe.expert_scale, .score = x->score,
+                      .n_group = x->n_group, .n_group_used = x->n_group_used,
+                      .group_top2 = x->group_top2, .renorm = x->renorm,
+                      .scale = x->scale > 0 ? x->scale : 1);
     if (rc || (l->moe.shared_gate_up && (rc = shared(m, layer, h, d, n))))
         return rc;
     if (x->single)
@@ -210,4 +211,30 @@ int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, 
         rc = MODEL_OP(m, experts_sum, .dst = d, .src = out, .weight = x->in_scale ? none : weight,
                       .add = l->moe.shared_gate_up != NULL);
     return rc;
+}
+
+int model_ffn_moe(struct model *m, int layer, struct tensor h, struct tensor d, int n)
+{
+    const struct model_layer *l = &m->layer[layer];
+    int rc = MODEL_OP(m, linear, .dst = model_rows(m->work.moe.logits, n), .src = h,
+                      .w = l->moe.router, .bias = l->moe.router_bias);
+    return rc ? rc : experts(m, layer, h, d, n);
+}
+
+int model_ffn_both(struct model *m, int layer, struct tensor x, struct tensor h, struct tensor d,
+                   int n)
+{
+    const struct model_layer *l = &m->layer[layer];
+    struct tensor logits = model_rows(m->work.moe.logits, n), none = {0};
+    struct tensor h2 = model_rows(m->work.h2, n), d2 = model_rows(m->work.d2, n);
+    int rc = model_ffn_dense(m, layer, h, d, n);
+    if (rc || (rc = model_norm(m, d, d, none, l->moe.dense_post_norm, none)) ||
+        (rc = model_norm(m, h2, x, none, l->moe.router_norm, none)) ||
+        (rc = MODEL_OP(m, linear, .dst = logits, .src = h2, .w = l->moe.router)) ||
+        (rc = model_scale(m, logits, 1 / sqrtf((float)m->hp.n_embd))) ||
+        (rc = model_norm(m, h2, x, none, l->moe.norm, none)) ||
+        (rc = experts(m, layer, h2, d2, n)) ||
+        (rc = model_norm(m, d2, d2, none, l->moe.post_norm, none)))
+        return rc;
+    return model_norm(m, none, d, d2, none, none);
 }

@@ -76,7 +76,7 @@ void model_rope_freqs(struct model_hp *hp, float *inv_freq)
         base = dynamic_base(hp, n_ctx);
     for (int i = 0; i < n; i++)
         f[i] = pow(base, -2.0 * i / hp->n_rot);
-    if (hp->rope_scaling == ROPE_SCALING_LINEAR)
+    if (hp->rope_scaling == ROPE_SCALING_LINEAR || hp->rope_scaling == ROPE_SCALING_PROPORTIONAL)
         for (int i = 0; i < n; i++)
             f[i] /= (double)hp->rope_factor;
     if (hp->rope_scaling == ROPE_SCALING_YARN)
@@ -86,7 +86,7 @@ void model_rope_freqs(struct model_hp *hp, float *inv_freq)
     if (hp->rope_scaling == ROPE_SCALING_LONG)
         long_apply(hp, f, n_ctx);
     for (int i = 0; i < n; i++)
-        inv_freq[i] = (float)f[i];
+        inv_freq[i] = hp->n_turn == 0 || i < hp->n_turn ? (float)f[i] : 0;
 }
 
 /* Factors of the file back from the device; untouched where it has none. */
@@ -136,15 +136,39 @@ static int alibi_open(struct model *m, size_t off, struct err *e)
     return rc ? err_set(e, rc, "slopes: %s", err_name(rc)) : 0;
 }
 
+/* Local layers: their own base, never scaled; without one, as the others. Returns how many. */
+static int local_freqs(const struct model_hp *hp, const float *f, float *local)
+{
+    int n_rot = hp->n_rot_local ? hp->n_rot_local : hp->n_rot;
+    for (int i = 0; i < n_rot / 2; i++)
+        local[i] = hp->rope_base_local > 0
+                       ? (float)pow((double)hp->rope_base_local, -2.0 * i / n_rot)
+                       : f[i];
+    return n_rot / 2;
+}
+
+/* n floats at *off of rope_buf, as a vector; *off goes behind them. */
+static int vec_put(struct model *m, struct tensor *t, size_t *off, const float *v, int n)
+{
+    size_t bytes = (size_t)n * sizeof *v;
+    *t = (struct tensor){
+        .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = m->rope_buf, .off = *off};
+    int rc = m->be->write(m->dev, m->rope_buf, *off, v, bytes);
+    *off += bytes;
+    return rc;
+}
+
+/* Frequencies, slopes, and ones for norms without weights, in one buffer. */
 int model_rope_open(struct model *m, struct err *e)
 {
     float f[MODEL_HEAD_MAX / 2], local[MODEL_HEAD_MAX / 2], factor[MODEL_HEAD_MAX / 2];
+    float ones[MODEL_HEAD_MAX];
     int n = m->hp.n_rot / 2, rc;
-    size_t bytes = (size_t)n * sizeof *f;
+    size_t off = 0;
     if (n == 0)
         return 0;
-    for (int i = 0; i < n; i++)
-        factor[i] = 1;
+    for (int i = 0; i < MODEL_HEAD_MAX; i++)
+        ones[i] = factor[i / 2] = 1;
     if ((rc = factors_read(m, &m->rope_factors, "rope_freqs.weight", factor, e)) ||
         (rc = factors_read(m, &m->rope_long, "rope_factors_long.weight", m->hp.rope_long, e)) ||
         (rc = factors_read(m, &m->rope_short, "rope_factors_short.weight", m->hp.rope_short, e)))
@@ -152,23 +176,15 @@ int model_rope_open(struct model *m, struct err *e)
     model_rope_freqs(&m->hp, f);
     for (int i = 0; i < n; i++)
         f[i] /= factor[i];
-    /* Local layers: their own base, never scaled. */
-    for (int i = 0; i < n; i++)
-        local[i] = m->hp.rope_base_local > 0
-                       ? (float)pow((double)m->hp.rope_base_local, -2.0 * i / m->hp.n_rot)
-                       : f[i];
-    if (m->be->buf_alloc(m->dev, 2 * bytes + (size_t)m->hp.n_head * sizeof *f, &m->rope_buf))
+    int n_local = local_freqs(&m->hp, f, local);
+    size_t all = (size_t)(n + n_local + MODEL_HEAD_MAX + m->hp.n_head) * sizeof *f;
+    if (m->be->buf_alloc(m->dev, all, &m->rope_buf))
         return err_set(e, ERR_NOMEM, "no device memory for rope frequencies");
-    rc = m->be->write(m->dev, m->rope_buf, 0, f, bytes);
-    if (!rc)
-        rc = m->be->write(m->dev, m->rope_buf, bytes, local, bytes);
-    if (rc)
+    if ((rc = vec_put(m, &m->inv_freq, &off, f, n)) ||
+        (rc = vec_put(m, &m->inv_freq_local, &off, local, n_local)) ||
+        (rc = vec_put(m, &m->ones, &off, ones, MODEL_HEAD_MAX)))
         return err_set(e, rc, "rope frequencies: %s", err_name(rc));
-    m->inv_freq = (struct tensor){
-        .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = m->rope_buf};
-    m->inv_freq_local = m->inv_freq;
-    m->inv_freq_local.off = bytes;
-    return alibi_open(m, 2 * bytes, e);
+    return alibi_open(m, off, e);
 }
 
 void model_rope_close(struct model *m)

@@ -15,7 +15,7 @@ int model_hp_moe_sparse(struct model_hp *hp, struct ckpt *c, struct err *e);
 int model_hp_mla_sizes(struct model_hp *hp, struct ckpt *c, struct err *e);
 int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e);
 
-#define KIND_MOE KIND_FFN(FFN_MOE)
+#define KIND_MOE (KIND_FFN(FFN_MOE) | KIND_FFN(FFN_BOTH))
 /* clang-format off */
 #define ROW_ROUTER(folder)                                                                         \
     {.name = {"ffn_gate_inp.weight"}, .hf = {folder ".weight"}, .n_in = DIM_EMBD,                  \

@@ -17,12 +17,17 @@ void model_work_place(struct work_plan *p, struct tensor *t, enum dtype d, int64
         p->t[p->n++] = t;
 }
 
+static int64_t most(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 /* Of the widest mixer. */
 static int64_t att_width(const struct model *m)
 {
     int64_t w = 1;
     for (int i = 0; i < m->hp.n_layer; i++)
-        w = model_mix_width(m, i) > w ? model_mix_width(m, i) : w;
+        w = most(model_mix_width(m, i), w);
     return w;
 }
 
@@ -31,13 +36,15 @@ static void common_place(struct work_plan *p, struct model *m)
     struct model_work *w = &m->work;
     const struct model_hp *hp = &m->hp;
     const int64_t *dim = hp->dim, n = p->n_row, l = p->n_logit, att = att_width(m);
+    int64_t qkv = most(dim[DIM_QKV], dim[DIM_Q_OTHER] + 2 * dim[DIM_KV_OTHER]);
+    int64_t ff = most(dim[DIM_FF], dim[DIM_FF_OTHER]);
     model_work_place(p, &w->x, DT_F32, n, dim[DIM_EMBD]);
     model_work_place(p, &w->h, p->mul, n, dim[DIM_EMBD]);
     model_work_place(p, &w->d, DT_F32, n, dim[DIM_EMBD]);
-    model_work_place(p, &w->qkv, DT_F32, n, dim[DIM_QKV] + hp->attn_gate * dim[DIM_Q]);
+    model_work_place(p, &w->qkv, DT_F32, n, qkv + hp->attn_gate * dim[DIM_Q]);
     model_work_place(p, &w->att, p->mul, n, att);
-    model_work_place(p, &w->gate_up, DT_F32, n, 2 * dim[DIM_FF]);
-    model_work_place(p, &w->ff, p->mul, n, dim[DIM_FF]);
+    model_work_place(p, &w->gate_up, DT_F32, n, 2 * ff);
+    model_work_place(p, &w->ff, p->mul, n, ff);
     model_work_place(p, &w->xl, DT_F32, l, dim[DIM_EMBD]);
     model_work_place(p, &w->al, p->mul, l, att);
     model_work_place(p, &w->logits, DT_F32, l, dim[DIM_VOCAB]);
@@ -48,13 +55,14 @@ static void common_place(struct work_plan *p, struct model *m)
         model_work_place(p, &w->att2, p->mul, n, dim[DIM_S_INNER]);
         model_work_place(p, &w->al2, p->mul, l, dim[DIM_S_INNER]);
     }
-    if (hp->parallel || beside) {
+    if (hp->parallel || beside || hp->layer[0].ffn == FFN_BOTH) {
         model_work_place(p, &w->d2, DT_F32, n, dim[DIM_EMBD]);
         model_work_place(p, &w->h2, p->mul, n, dim[DIM_EMBD]);
     }
     model_moe_work(hp, w, p);
     model_state_work(hp, w, p);
     model_mla_work(hp, w, p);
+    model_ple_work(hp, w, p);
 }
 
 int model_work_open(struct model *m, enum dtype mul, int max_rows, int max_logit_rows,

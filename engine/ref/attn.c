@@ -157,10 +157,11 @@ int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
     const float *freq = a->style == ROPE_NONE ? NULL : ref__ptr(d, &a->inv_freq);
     const float *qn = a->q_norm.buf ? ref__ptr(d, &a->q_norm) : NULL;
     const float *kn = a->k_norm.buf ? ref__ptr(d, &a->k_norm) : NULL;
+    const float *vn = a->v_norm.buf ? ref__ptr(d, &a->v_norm) : NULL;
     if (!qkv || (a->style != ROPE_NONE && !freq) || (a->q_norm.buf && !qn) ||
-        (a->k_norm.buf && !kn))
+        (a->k_norm.buf && !kn) || (a->v_norm.buf && !vn))
         return ERR_INVAL;
-    int hd = a->head_dim, n_qk = a->n_head + a->n_kv_head;
+    int hd = a->head_dim, n_kv = a->q_only ? 0 : a->n_kv_head, n_qk = a->n_head + n_kv;
     for (int s = 0; s < m->n_seq; s++)
         for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++) {
             float *x = qkv + i * a->qkv.stride[0];
@@ -170,8 +171,10 @@ int ref__rope_kv(struct dev *d, const struct op_rope_kv *a)
                     head_norm(x + h * hd, w, hd, a->norm_eps);
                 head_rope(x + h * hd, a, freq, m->pos[i]);
             }
+            for (int h = n_qk; vn && h < n_qk + n_kv; h++)
+                head_norm(x + h * hd, vn, hd, a->norm_eps);
             int64_t slot = slot_of(m, s, m->pos[i]);
-            for (int h = 0; h < a->n_kv_head; h++) {
+            for (int h = 0; h < n_kv; h++) {
                 const float *kx = x + (a->n_head + h) * hd, *vx = kx + a->n_kv_head * hd;
                 ref__kv_store(&a->kv->desc, kv_at(a->kv, a->layer, slot, h, 0), kx);
                 ref__kv_store(&a->kv->desc, kv_at(a->kv, a->layer, slot, h, 1), vx);
@@ -191,7 +194,7 @@ static void attend(const struct dev *d, const struct op_attn *a, const int at[3]
 {
     double sink = own.sink;
     int seq = at[0], pos = at[1], head = at[2] / (a->n_head / a->n_kv_head), hd = a->head_dim;
-    int from = a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+    int from = ops_first_seen(pos, a->window);
     double max = sink, sum = 0, *acc = a->kv->acc, *x = a->kv->x;
     memset(acc, 0, (size_t)hd * sizeof *acc);
     for (int pass = 0; pass < 2; pass++)

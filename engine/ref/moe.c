@@ -54,8 +54,9 @@ static void groups_mask(const struct op_route *a, const double *choice, int64_t 
         taken[i] = !chosen[i / each];
 }
 
-static void route_row(const struct op_route *a, const float *logit, const float *bias, int32_t *id,
-                      float *weight)
+/* own: [n_expert] factors, or NULL. */
+static void route_row(const struct op_route *a, const float *logit, const float *bias,
+                      const float *own, int32_t *id, float *weight)
 {
     double score[OPS_EXPERTS_MAX], choice[OPS_EXPERTS_MAX], w[OPS_USED_MAX], sum = 0;
     bool taken[OPS_EXPERTS_MAX] = {false};
@@ -84,7 +85,8 @@ static void route_row(const struct op_route *a, const float *logit, const float 
     for (int64_t j = 0; j < n_used; j++)
         sum += w[j];
     for (int64_t j = 0; j < n_used; j++)
-        weight[j] = (float)((a->renorm ? w[j] / (sum + 1e-20) : w[j]) * (double)a->scale);
+        weight[j] = (float)((a->renorm ? w[j] / (sum + 1e-20) : w[j]) * (double)a->scale *
+                            (own ? (double)own[id[j]] : 1));
 }
 
 int ref__route(struct dev *d, const struct op_route *a)
@@ -93,12 +95,13 @@ int ref__route(struct dev *d, const struct op_route *a)
         return ERR_INVAL;
     const float *logit = ref__ptr(d, &a->logits);
     const float *bias = a->select_bias.buf ? ref__ptr(d, &a->select_bias) : NULL;
+    const float *own = a->expert_scale.buf ? ref__ptr(d, &a->expert_scale) : NULL;
     int32_t *id = (int32_t *)(void *)ref__ptr(d, &a->id);
     float *weight = ref__ptr(d, &a->weight);
-    if (!logit || !id || !weight || (a->select_bias.buf && !bias))
+    if (!logit || !id || !weight || (a->select_bias.buf && !bias) || (a->expert_scale.buf && !own))
         return ERR_INVAL;
     for (int64_t i = 0; i < a->logits.shape[0]; i++)
-        route_row(a, logit + i * a->logits.stride[0], bias, id + i * a->id.stride[0],
+        route_row(a, logit + i * a->logits.stride[0], bias, own, id + i * a->id.stride[0],
                   weight + i * a->weight.stride[0]);
     return 0;
 }

@@ -102,18 +102,20 @@ int ref__gather(struct dev *d, const struct op_gather *a)
 
 int ref__scale(struct dev *d, const struct op_scale *a)
 {
-    if (ops_check_scale(a))
+    if (ops_check_scale(a, d->in_step ? &d->meta : NULL))
         return ERR_INVAL;
     float *x = ref__ptr(d, &a->x);
     if (!x)
         return ERR_INVAL;
-    for (int64_t i = 0; i < a->x.shape[0]; i++)
+    for (int64_t i = 0; i < a->x.shape[0]; i++) {
+        double by = (double)ops_scale_of(a, &d->meta, i);
         for (int64_t k = 0; k < a->x.shape[1]; k++) {
             float *p = x + i * a->x.stride[0] + k;
             double v = (double)*p, cap = (double)a->softcap;
             if (cap > 0)
                 v = cap * tanh(v / cap);
-            *p = (float)(v * (double)a->scale);
+            *p = (float)(v * by);
         }
+    }
     return 0;
 }

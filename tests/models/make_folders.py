@@ -76,6 +76,31 @@ CASES = {
     "mpt": ("mpt", dict(d_model=64, n_layers=2, n_heads=4, max_seq_len=128, expansion_ratio=2)),
 }
 
+HALF = ["sliding_attention", "full_attention", "sliding_attention", "full_attention"]
+GEMMA4 = dict(FOUR, head_dim=16, global_head_dim=32, sliding_window=8, hidden_size_per_layer_input=8, vocab_size_per_layer_input=512)
+MLA = dict(DENSE, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8, v_head_dim=16,
+           n_routed_experts=8, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=24, first_k_dense_replace=1, n_group=1,
+           topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True)
+CASES |= {
+    "llama4-tuned": ("llama4_text", dict(FOUR, head_dim=16, intermediate_size_mlp=80, num_local_experts=4, interleave_moe_layer_step=2,
+                                         attention_chunk_size=8, floor_scale=4, attn_scale=0.5, use_qk_norm=False)),
+    "mistral-temper": ("ministral3", dict(DENSE, head_dim=16, rope_parameters=dict(
+        rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, mscale=1.0, mscale_all_dim=1.0,
+        beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.3))),
+    "gemma4-shared": ("gemma4_text", dict(GEMMA4, layer_types=HALF, num_kv_shared_layers=2, use_double_wide_mlp=True,
+                                          attention_k_eq_v=True, num_global_key_value_heads=1, final_logit_softcapping=5.0)),
+    "gemma4-moe": ("gemma4_text", dict(GEMMA4, layer_types=SLIDE, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4,
+                                       top_k_experts=2, moe_intermediate_size=24)),
+    "kimi_k2": ("deepseek_v3", MLA),
+    "dbrx": ("dbrx", dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=128, attn_config=dict(clip_qkv=0.8, kv_n_heads=2, rope_theta=10000.0),
+                          ffn_config=dict(ffn_hidden_size=48, moe_num_experts=4, moe_top_k=2))),
+    "stablelm-qknorm": ("stablelm", dict(DENSE, qk_layernorm=True, partial_rotary_factor=0.25)),
+    "cohere-qknorm": ("cohere", dict(DENSE, use_qk_norm=True, logit_scale=0.25)),
+    "phi-qknorm": ("phi", dict(DENSE, qk_layernorm=True, partial_rotary_factor=0.5)),
+}
+# What other programs' folders say of the same model.
+CONFIG = {"kimi_k2": dict(architectures=["KimiK2ForCausalLM"], model_type="kimi_k2")}
+
 TEXT = dict(FOUR, num_hidden_layers=2, vocab_size=512, bos_token_id=1, eos_token_id=2, pad_token_id=0)
 MROPE = dict(rope_type="default", rope_theta=10000.0, mrope_section=[2, 3, 3])
 EYE = dict(depth=1, hidden_size=32, in_channels=3, intermediate_size=48, num_heads=2, patch_size=14, spatial_merge_size=2,
@@ -112,6 +137,9 @@ def spread(model, seed, tied):
                 p.copy_(near + 0.15 * torch.randn(p.shape, generator=g))
             else:
                 p.copy_(0.1 * torch.randn(p.shape, generator=g))
+    for name, b in model.named_buffers():
+        if name.endswith("layer_scalar"):
+            b.copy_(1 + 0.15 * torch.randn(b.shape, generator=g))
     with torch.no_grad():
         if head is not None and not tied:
             head.weight.mul_(2)
@@ -166,6 +194,7 @@ def record(case):
     with tempfile.TemporaryDirectory() as d:
         model.to(torch.bfloat16).save_pretrained(d)
         config = json.load(open(os.path.join(d, "config.json")))
+        config |= CONFIG.get(case, {})
         data = open(os.path.join(d, "model.safetensors"), "rb").read()
     with open(os.path.join(out, "config.json"), "w") as f:
         json.dump(config, f, indent=2, sort_keys=True)

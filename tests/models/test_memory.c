@@ -87,29 +87,29 @@ static void test_kv_plan(void **st)
     struct kv_desc k = {.n_layer = 1};
     struct kv_plan p;
     struct err e = {0};
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     assert_int_equal(p.n_block, 16 * 10 + 1);
     assert_int_equal(k.n_block, p.n_block);
     assert_int_equal(p.n_ctx, 160);
     assert_int_equal(p.bytes, 16100);
     r.kv_bytes = 800000; /* 0.9 of what is available, less what is fixed */
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     assert_int_equal(p.n_block, 8000);
     r.kv_bytes = 800100;
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), ERR_NOMEM);
     r.kv_bytes = 0;
     r.fixed = 899500; /* five blocks are left: four for tokens */
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     assert_int_equal(p.n_block, 5);
     assert_int_equal(p.n_ctx, 64);
     r.n_ctx = 65;
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), ERR_NOMEM);
     r.n_ctx = 64;
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     r.fixed = 899801;
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), ERR_NOMEM);
     r.fixed = SIZE_MAX;
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), ERR_NOMEM);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), ERR_NOMEM);
 }
 
 /* Without KV a block is only a name for sixteen tokens: no bytes, whatever is asked for. */
@@ -122,12 +122,12 @@ static void test_no_kv(void **st)
     struct kv_desc k = {0};
     struct kv_plan p;
     struct err e = {0};
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     assert_int_equal(p.n_block, 16 * 10 + 1);
     assert_int_equal(p.n_ctx, 160);
     assert_int_equal(p.bytes, 0);
     r.n_ctx_model = 1 << 26; /* a whole context always fits */
-    assert_int_equal(eng_kv_plan(&p, &k, &r, &be, &e), 0);
+    assert_int_equal(eng_kv_plan(&p, &k, 1, &r, &be, &e), 0);
     assert_int_equal(p.n_block, (1 << 22) + 1);
     assert_int_equal(p.n_ctx, 1 << 26);
 }

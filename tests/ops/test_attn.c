@@ -99,6 +99,7 @@ static int layer_ops(struct model *m, struct tensor qkv, struct tensor dst)
                            .attn_factor = 1,
                            .q_norm = m->qn,
                            .k_norm = m->kn,
+                           .v_norm = m->kn,
                            .norm_eps = 1e-6f,
                            .kv = m->kv,
                            .layer = 1};
@@ -205,6 +206,8 @@ static const struct shape shapes[] = {
     {4, 4, 4, 4, ROPE_NONE, DT_F32, 0, 0, false, false, false},
     {8, 2, 64, 64, ROPE_NEOX, DT_F32, 128, 0, false, true, false},
     {6, 3, 32, 2, ROPE_NONE, DT_F16, 0, 0, false, false, true},
+    {4, 2, 64, 64, ROPE_NORM, DT_BF16, -48, 0, true, false, false}, /* chunks */
+    {4, 2, 16, 16, ROPE_NORM, DT_F32, -100, 0, false, false, false},
     {9, 3, 64, 64, ROPE_NEOX, DT_I8, 0, 0, false, false, false},
     {8, 1, 128, 128, ROPE_NEOX, DT_F8, 0, 0, true, true, false},
     {4, 2, 20, 10, ROPE_NORM, DT_F8, 100, 30, false, false, true},

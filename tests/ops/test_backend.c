@@ -309,7 +309,7 @@ static void test_shapes(void **st)
         BAD(s.r.q_norm = t.freq, k->rope_kv(s.o->d, &s.r)); /* half as long as a head */
         BAD(s.a.n_head = 3, k->attn(s.o->d, &s.a));
         BAD(s.a.dst.buf = 9999, k->attn(s.o->d, &s.a));
-        BAD(s.a.window = -1, k->attn(s.o->d, &s.a));
+        BAD(s.a.window = INT32_MIN, k->attn(s.o->d, &s.a));
         BAD(s.a.head_dim = 16, k->attn(s.o->d, &s.a));
         t.table[0] = 5; /* no such block */
         BAD((void)0, k->attn(s.o->d, &s.a));

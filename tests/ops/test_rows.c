@@ -187,6 +187,40 @@ static void scale_cap(const struct ot_back *b, int64_t n, int64_t d, const float
     ot_take(b, x, r.x);
 }
 
+/* Rows of a step by their positions; outside of one there are none. */
+static void test_scale_temper(void **st)
+{
+    (void)st;
+    enum { N = 3, D = 5 };
+    int32_t tok[N] = {0}, pos[N] = {0, 7, 4099}, start[] = {0, 1, 2, 3}, table[N] = {1, 1, 1};
+    const double want[N] = {1.5, 1.5 * (1 + 0.3 * log(3)), 1.5 * (1 + 0.3 * log(1026))};
+    float x[N * D], got[N * D];
+    struct step_meta m = {.n_row = N,
+                          .n_seq = N,
+                          .tok = tok,
+                          .pos = pos,
+                          .seq_start = start,
+                          .block_table = table,
+                          .block_stride = 1};
+    ot_fill(x, N * D, 1);
+    for (int b = 0; b < ot_n; b++) {
+        const struct ot_back *o = &ot_backs[b];
+        assert_int_equal(o->b->step_begin(o->d, &m), 0);
+        struct tensor t = ot_tensor(o, N, D, x), part = t;
+        struct op_scale a = {.x = t, .scale = 1.5f, .temper = 0.3f, .temper_from = 1};
+        assert_int_equal(o->b->scale(o->d, &a), ERR_INVAL);
+        a.temper_every = 4;
+        part.shape[0] = N - 1;
+        a.x = part;
+        assert_int_equal(o->b->scale(o->d, &a), ERR_INVAL);
+        a.x = t;
+        assert_int_equal(o->b->scale(o->d, &a), 0);
+        ot_take(o, t, got);
+        for (int i = 0; i < N * D; i++)
+            assert_true(fabs((double)got[i] - want[i / D] * (double)x[i]) < 1e-6);
+    }
+}
+
 static void test_rmsnorm(void **st)
 {
     (void)st;
@@ -396,9 +430,10 @@ static void bench(void)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_rmsnorm), cmocka_unit_test(test_act),
-        cmocka_unit_test(test_scale),   cmocka_unit_test(test_act_range),
-        cmocka_unit_test(test_weights), cmocka_unit_test(test_positions),
+        cmocka_unit_test(test_rmsnorm),   cmocka_unit_test(test_act),
+        cmocka_unit_test(test_scale),     cmocka_unit_test(test_scale_temper),
+        cmocka_unit_test(test_act_range), cmocka_unit_test(test_weights),
+        cmocka_unit_test(test_positions),
     };
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {
         ot_open(NULL);
