@@ -188,11 +188,10 @@ struct cu_attn {
     struct cu_mat qkv; /* f32 */
     int32_t n_head;
     float scale, softcap;
-    int32_t window;         /* see ops_first_seen */
+    int32_t window, layer; /* see ops_first_seen; of the pool */
     const float *sinks;     /* NULL or [n_head] */
     const float *alibi;     /* NULL or [n_head]: attn_any.cu then */
     const struct cu_kv *kv; /* host struct */
-    int32_t layer;
     float *ws;      /* split partials, see cu_attn_ws */
     int32_t *flags; /* [cu_attn_flags] counters, zero before and after */
     size_t ws_bytes;

@@ -171,8 +171,7 @@ struct model_hp {
     enum rope_style rope_style;
     enum act_kind act;
     bool attn_gate; /* rows of qkv begin with DIM_Q gates: the output times their sigmoid */
-    bool
-        bare; /* set before model_hp_common: no attention and no MLP, so their keys may be absent or 0 */
+    bool bare;      /* set before model_hp_common: no attention and no MLP; keys may be absent */
     bool
         parallel; /* attention and MLP both read the layer's input; ffn_norm empty: the same norm */
     float rope_base, rope_factor;
