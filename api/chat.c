@@ -257,7 +257,7 @@ int chat_parse(struct api_call *c, struct gen *g, json_t *o)
     if (!g->prompt_param)
         g->prompt_param = "messages";
     if (chat_limits(c, g, o) || chat_tools(c, g, o) || chat_modalities(c, o) ||
-        chat_reasoning(c, g, o))
+        chat_reasoning(c, g, o) || chat_prediction(c, g, o))
         return ERR_INVAL;
     if (gen_prompts_alloc(g, 1))
         return api__nomem(c);

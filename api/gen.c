@@ -77,6 +77,7 @@ void gen_free(struct api_call *c)
     buf_free(&g->piece);
     json_decref(g->tools);
     free(g->think);
+    tok_ids_free(&g->predict);
     if (g->own)
         g->own_free(g->own);
     free(g);
@@ -109,8 +110,11 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     r->think = dup_bytes(g->think, sizeof *g->think);
     r->samp.bias = dup_bytes(g->samp.bias, (size_t)g->samp.n_bias * sizeof *g->samp.bias);
     r->samp.mask = dup_bytes(g->samp.mask, (size_t)(g->m->n_vocab + 31) / 32 * 4);
-    if ((g->think && !r->think) || (g->samp.bias && !r->samp.bias) ||
-        (g->samp.mask && !r->samp.mask)) {
+    if (g->predict.n)
+        r->predict = dup_bytes(g->predict.id, g->predict.n * sizeof *g->predict.id);
+    r->n_predict = r->predict ? (int32_t)g->predict.n : 0;
+    if ((g->think && !r->think) || (g->predict.n && !r->predict) ||
+        (g->samp.bias && !r->samp.bias) || (g->samp.mask && !r->samp.mask)) {
         request_free(r);
         return NULL;
     }
@@ -428,6 +432,7 @@ static void on_token(struct api_call *c, struct gen *g, int req, const struct ev
         return;
     size_t before = ch->text.len;
     ch->n_out++;
+    ch->n_foretold += ev->predicted;
     if (ch->stream ? gen_stream_token(g, ch, &ev->tok) : plain_token(g, ch, &ev->tok)) {
         give_up(c, g);
         return;
@@ -545,13 +550,16 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
 
 void gen_usage(struct buf *b, const struct gen *g)
 {
-    long in = 0, out = 0, cached = 0, thought = 0;
+    long in = 0, out = 0, cached = 0, thought = 0, foretold = 0, wrong = 0;
     for (int i = 0; i < g->n_prompt; i++) {
         in += g->prompt[i].n_prompt;
         cached += g->prompt[i].n_cached;
         for (int k = 0; k < g->n; k++) {
             out += g->choice[i * g->n + k].n_out;
             thought += g->choice[i * g->n + k].n_reasoning;
+            long hit = g->choice[i * g->n + k].n_foretold, all = (long)g->predict.n;
+            foretold += hit;
+            wrong += hit < all ? all - hit : 0;
         }
     }
     buf_fmt(b,
@@ -559,7 +567,10 @@ void gen_usage(struct buf *b, const struct gen *g)
             "\"prompt_tokens_details\":{\"cached_tokens\":%ld}",
             in, out, in + out, cached);
     if (g->w->event)
-        buf_fmt(b, ",\"completion_tokens_details\":{\"reasoning_tokens\":%ld}", thought);
+        buf_fmt(b,
+                ",\"completion_tokens_details\":{\"reasoning_tokens\":%ld,"
+                "\"accepted_prediction_tokens\":%ld,\"rejected_prediction_tokens\":%ld}",
+                thought, foretold, wrong);
     buf_char(b, '}');
 }
 

@@ -45,9 +45,10 @@ struct gen_choice {
     size_t stop_from;      /* no stop string is looked for before this offset (min_tokens) */
     struct gen_mark *mark; /* [n_mark], when log-probabilities are wanted */
     size_t n_mark, cap_mark, mark_sent;
-    size_t mark_open; /* chats: marks before it have their places */
-    int32_t n_out;    /* tokens that count */
-    bool opened;      /* the role frame went out */
+    size_t mark_open;   /* chats: marks before it have their places */
+    int32_t n_out;      /* tokens that count */
+    int32_t n_foretold; /* of those, the ones that the request's prediction named */
+    bool opened;        /* the role frame went out */
     enum finish_reason finish;
     size_t chars_sent; /* characters handed out: text_offset */
     int64_t first_us;  /* when its first token came; kept with gen.write_us only */
@@ -122,6 +123,7 @@ struct gen {
     bool hide_reasoning;     /* it is left out of the answer */
     int most_stop;           /* stop strings that this endpoint takes; 0: as configured */
     struct req_think *think; /* of the budget, for each request; or NULL */
+    struct tok_ids predict;  /* chats: what the answer is expected to be */
     int64_t think_budget;    /* reasoning tokens at most; -1: no limit */
     int left;                /* requests still running */
     bool live;               /* deltas and events go to the writer as they come */
@@ -191,6 +193,8 @@ int chat_tools(struct api_call *c, struct gen *g, json_t *o);
  * call on error. */
 int chat_reasoning(struct api_call *c, struct gen *g, json_t *o);
 int chat_think_budget(struct api_call *c, struct gen *g);
+/* prediction.c: "prediction" -> g->predict. Ends the call on error. */
+int chat_prediction(struct api_call *c, struct gen *g, const json_t *o);
 /* tools_grammar.c: what a forced call, or free text with strict calls, may be -> g->samp.grammar. After chat_prompt. Ends
  * the call on error. */
 int tools_grammar(struct api_call *c, struct gen *g);

@@ -334,7 +334,6 @@ static int refuse_unsupported(struct api_call *c, json_t *o)
 {
     static const char *const no[] = {"prompt_embeds",
                                      "audio",
-                                     "prediction",
                                      "web_search_options",
                                      "documents",
                                      "chat_template",

@@ -32,6 +32,7 @@ KINDS = [
     {"temperature": 0, "frequency_penalty": 0.4, "repetition_penalty": 1.1},
     {"temperature": 0.3, "seed": 5, "n": 2, "min_tokens": 20},
     {"temperature": 0, "stop": ["result + ", "ten", "waves"]},
+    {"temperature": 0, "prediction": {"type": "content", "content": CODE.replace("result", "sum")}},
 ]
 MOST = 48 if SLOW == 1 else 24
 
@@ -89,6 +90,33 @@ class Speculative(unittest.TestCase):
                     self.assertIn('position="7"', places[-1])
         for a, b in zip(got["none"], got["ngram"]):
             self.assertEqual(a, b)
+
+    def test_prediction(self):
+        """An answer foretold: the same one, in a fraction of the steps; what was right is counted."""
+        kw = {"temperature": 0, "max_tokens": 60}
+        with Daemon("--device", "cpu", model=SMOLLM2) as d:
+            def run(**more):
+                before = d.metric("stepd:steps_total")
+                s, r = d.chat(PROMPTS[2], **kw, **more)
+                self.assertEqual(s, 200, r)
+                return r["choices"][0]["message"]["content"], r["usage"], d.metric("stepd:steps_total") - before
+            text, usage, steps = run()
+            self.assertEqual(usage["completion_tokens_details"], {
+                "reasoning_tokens": 0, "accepted_prediction_tokens": 0, "rejected_prediction_tokens": 0})
+            again, usage, fewer = run(prediction={"type": "content", "content": text})
+            self.assertEqual(again, text)
+            print(f"{steps:.0f} steps, foretold {fewer:.0f}: {usage}")
+            self.assertGreater(usage["completion_tokens_details"]["accepted_prediction_tokens"], 50)
+            self.assertLess(usage["completion_tokens_details"]["rejected_prediction_tokens"], 10)
+            self.assertLess(fewer, steps / 2)
+            parts = [{"type": "text", "text": text[:40]}, {"type": "text", "text": text[40:]}]
+            self.assertEqual(run(prediction={"type": "content", "content": parts})[:2], (text, usage))
+            again, usage, _ = run(prediction={"type": "content", "content": "7 8 9 10 11 12 13"})
+            self.assertEqual(again, text)
+            self.assertEqual(usage["completion_tokens_details"]["accepted_prediction_tokens"], 0)
+            self.assertGreater(usage["completion_tokens_details"]["rejected_prediction_tokens"], 7)
+            for nothing in (None, {"type": "content", "content": ""}):
+                self.assertEqual(run(prediction=nothing)[0], text)
 
     def test_recurrent(self):
         """A state can't be taken back: a note, and no drafts."""
