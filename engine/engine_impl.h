@@ -21,6 +21,7 @@ struct layout {
     struct ckpt *file;
     struct model model; /* hp, arch, be, layer slots */
     struct weight_plan *weights;
+    struct weight_table table;      /* that it was made from */
     struct kv_desc kv[MODEL_POOLS]; /* n_layer 0: no such pool */
     struct state_desc state;        /* n_slot 0: no recurrent states */
     struct eng_info info;
@@ -44,6 +45,9 @@ struct engine {
 
 /* On failure l is empty. device "null" is refused: it has no layout. */
 int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e);
+/* The file's model alone: hp, weight plan; no backend, no limits. notes: see ckpt.h; may be NULL. */
+int eng__layout_describe(struct layout *l, const char *path, struct ckpt_notes *notes,
+                         struct err *e);
 void eng__layout_close(struct layout *l);
 /* Limits of a step from options; ERR_INVAL names the option. */
 int eng__limits_set(struct eng_info *info, const struct eng_opts *o, struct err *e);

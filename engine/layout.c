@@ -77,18 +77,19 @@ static int weights_find(struct layout *l, struct err *e)
         if (y->beside)
             m->kind[i] |= KIND_MIX(y->beside);
     }
-    struct weight_table t = {.row = m->arch->weight,
-                             .n_row = m->arch->n_weight,
-                             .dim = m->hp.dim,
-                             .n_layer = m->hp.n_layer,
-                             .kind = m->kind,
-                             .hf_layer = m->arch->hf_layer ? m->arch->hf_layer : "model.layers.%d.",
-                             .hf_ignore = m->arch->hf_ignore,
-                             .hp = &m->hp,
-                             .global = m,
-                             .layer = m->layer,
-                             .layer_bytes = sizeof *m->layer};
-    return weights_plan_open(&l->weights, l->file, &t, e);
+    l->table = (struct weight_table){.row = m->arch->weight,
+                                     .n_row = m->arch->n_weight,
+                                     .dim = m->hp.dim,
+                                     .n_layer = m->hp.n_layer,
+                                     .kind = m->kind,
+                                     .hf_layer =
+                                         m->arch->hf_layer ? m->arch->hf_layer : "model.layers.%d.",
+                                     .hf_ignore = m->arch->hf_ignore,
+                                     .hp = &m->hp,
+                                     .global = m,
+                                     .layer = m->layer,
+                                     .layer_bytes = sizeof *m->layer};
+    return weights_plan_open(&l->weights, l->file, &l->table, e);
 }
 
 /* Same inputs, same KV bytes: prefixes of another layout must never be taken for equal. */
@@ -212,10 +213,10 @@ static int layout_fill(struct layout *l, const struct eng_opts *o, struct err *e
     return 0;
 }
 
-int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
+/* Defaults that a file may leave out. */
+static void layout_init(struct layout *l)
 {
     *l = (struct layout){0};
-    /* Defaults that a file may leave out. */
     l->model.hp = (struct model_hp){.rope_base = 10000,
                                     .rope_factor = 1,
                                     .rope_beta_fast = 32,
@@ -226,6 +227,23 @@ int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
                                     .residual_scale = 1,
                                     .logit_scale = 1,
                                     .embd_scale = 1};
+}
+
+int eng__layout_describe(struct layout *l, const char *path, struct ckpt_notes *notes,
+                         struct err *e)
+{
+    layout_init(l);
+    int rc = ckpt_open(&l->file, path, e);
+    if (!rc)
+        ckpt_notes_set(l->file, notes);
+    if (rc || (rc = arch_find(l, e)) || (rc = hparams_read(l, e)) || (rc = weights_find(l, e)))
+        eng__layout_close(l);
+    return rc;
+}
+
+int eng__layout_open(struct layout *l, const struct eng_opts *o, struct err *e)
+{
+    layout_init(l);
     int rc = layout_fill(l, o, e);
     if (rc)
         eng__layout_close(l);

@@ -1,4 +1,4 @@
-/* tools_quantize: a GGUF file again with other types. See tools.h. */
+/* tools_quantize: a GGUF file again with other types, or a folder as a GGUF file. See tools.h. */
 #include "engine/tools.h"
 
 #include <limits.h>
@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/mem.h"
-#include "engine/load/gguf.h"
+#include "engine/export.h"
 #include "engine/load/kind.h"
 #include "engine/quant/quant.h"
 
@@ -28,12 +28,16 @@ static const struct {
              {QF_TQ1_0, QF_Q4_0, 36}, {QF_TQ2_0, QF_Q4_0, 37}};
 
 struct job {
-    struct gguf *in;
+    struct gguf *in;       /* a file, or ... */
+    struct export *folder; /* ... a folder */
+    int n;                 /* tensors */
+    struct gguf_kvs kv;
     FILE *f;
     const char *path;               /* of f */
     int type;                       /* index into types */
     const struct quant_format **to; /* [tensors] */
     uint64_t *off;                  /* [tensors] */
+    uint64_t bytes;                 /* of all tensors */
 };
 
 void tools_quantize_types(struct buf *out)
@@ -52,6 +56,11 @@ static int type_find(const char *name)
 
 /* ---- what becomes of a tensor ---- */
 
+static const struct gguf_tensor *tensor_at(const struct job *j, int i)
+{
+    return j->folder ? export_tensor_at(j->folder, i) : gguf_tensor_at(j->in, (size_t)i);
+}
+
 static bool stays(const struct gguf_tensor *t)
 {
     /* Small, or read in ways that no block format serves. */
@@ -66,29 +75,38 @@ static bool stays(const struct gguf_tensor *t)
     return false;
 }
 
-static const struct quant_format *format_for(const struct gguf_tensor *t, int type)
+static const struct quant_format *format_for(const struct job *j, int i)
 {
+    const struct gguf_tensor *t = tensor_at(j, i);
     const struct quant_format *own = quant_format_get((uint32_t)t->fmt),
-                              *to = quant_format_get((uint32_t)types[type].fmt);
-    if (stays(t))
+                              *to = quant_format_get((uint32_t)types[j->type].fmt);
+    bool packed = own->block_len > 1;
+    /* What a folder has in a format of GGUF files is quantised already; formats of our own are not for files. */
+    if (j->folder && (export_is_vector(j->folder, i) || export_is_looked_up(j->folder, i)))
         return own;
+    if (j->folder && packed && (uint32_t)t->fmt < QF_GGUF_END)
+        return own;
+    if (stays(t))
+        return (uint32_t)t->fmt >= QF_GGUF_END ? quant_format_get(QF_F16) : own;
     if (t->dim[0] % to->block_len)
-        to = quant_format_get((uint32_t)types[type].other);
-    return t->dim[0] % to->block_len ? own : to;
+        to = quant_format_get((uint32_t)types[j->type].other);
+    if (t->dim[0] % to->block_len == 0)
+        return to;
+    return (uint32_t)t->fmt < QF_GGUF_END ? own : quant_format_get(QF_F16);
 }
 
 static int plan(struct job *j, struct err *e)
 {
-    size_t n = gguf_n_tensor(j->in);
+    size_t n = (size_t)j->n;
     uint64_t at = 0;
     j->to = mem_calloc(n + 1, sizeof *j->to);
     j->off = mem_calloc(n + 1, sizeof *j->off);
     if (!j->to || !j->off)
         return err_set(e, ERR_NOMEM, "no memory for %zu tensors", n);
-    for (size_t i = 0; i < n; i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(j->in, i);
+    for (int i = 0; i < j->n; i++) {
+        const struct gguf_tensor *t = tensor_at(j, i);
         size_t row, all;
-        j->to[i] = format_for(t, j->type);
+        j->to[i] = format_for(j, i);
         if (!quant_row_bytes(j->to[i], t->dim[0], &row) ||
             !ck_mul(row, (size_t)(t->dim[1] * t->dim[2] * t->dim[3]), &all) ||
             !ck_round_up(all, ALIGN, &all))
@@ -96,6 +114,7 @@ static int plan(struct job *j, struct err *e)
         j->off[i] = at;
         at += all;
     }
+    j->bytes = at;
     return 0;
 }
 
@@ -119,37 +138,6 @@ static void put_text(struct job *j, const char *p, size_t n)
     put(j, p, n);
 }
 
-static size_t value_bytes(enum gguf_type t)
-{
-    static const uint8_t bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
-    return bytes[t];
-}
-
-static void put_kv(struct job *j, const struct gguf_kv *kv)
-{
-    enum gguf_type t = kv->type == GGUF_ARRAY ? kv->elem : kv->type;
-    put_text(j, kv->key.p, kv->key.len);
-    put_u32(j, (uint32_t)kv->type);
-    if (kv->type == GGUF_ARRAY) {
-        put_u32(j, (uint32_t)kv->elem);
-        put_u64(j, kv->n);
-    }
-    if (t != GGUF_STRING) {
-        put(j, kv->data, value_bytes(t) * (size_t)kv->n);
-        return;
-    }
-    if (kv->type == GGUF_STRING) {
-        uint64_t len;
-        memcpy(&len, kv->data, 8);
-        put(j, kv->data, 8 + (size_t)len);
-        return;
-    }
-    for (uint64_t i = 0; i < kv->n; i++) {
-        struct view s = gguf_arr_str(kv, i);
-        put_text(j, s.p, s.len);
-    }
-}
-
 /* Values that this file has anew, or, of a model in several files, no more. */
 static bool kv_is_ours(struct view key)
 {
@@ -162,27 +150,27 @@ static bool kv_is_ours(struct view key)
     return false;
 }
 
+static int keys_fill(struct job *j, struct err *e)
+{
+    struct gguf_kvs *k = j->folder ? export_keys(j->folder) : &j->kv;
+    for (size_t i = 0; j->in && i < gguf_n_kv(j->in); i++)
+        if (!kv_is_ours(gguf_kv_at(j->in, i)->key))
+            gguf_put_copy(k, gguf_kv_at(j->in, i));
+    gguf_put_u32(k, "general.file_type", types[j->type].file_type);
+    gguf_put_u32(k, "general.quantization_version", 2);
+    return k->b.failed ? err_set(e, ERR_NOMEM, "no memory for the metadata") : 0;
+}
+
 static void put_head(struct job *j)
 {
-    size_t n_kv = gguf_n_kv(j->in), n = gguf_n_tensor(j->in), kept = 0;
-    static const char *const names[2] = {"general.file_type", "general.quantization_version"};
-    const uint32_t values[2] = {types[j->type].file_type, 2};
-    for (size_t i = 0; i < n_kv; i++)
-        kept += !kv_is_ours(gguf_kv_at(j->in, i)->key);
+    const struct gguf_kvs *k = j->folder ? export_keys(j->folder) : &j->kv;
     put(j, "GGUF", 4);
     put_u32(j, 3);
-    put_u64(j, n);
-    put_u64(j, kept + 2);
-    for (size_t i = 0; i < n_kv; i++)
-        if (!kv_is_ours(gguf_kv_at(j->in, i)->key))
-            put_kv(j, gguf_kv_at(j->in, i));
-    for (int i = 0; i < 2; i++) {
-        put_text(j, names[i], strlen(names[i]));
-        put_u32(j, GGUF_U32);
-        put_u32(j, values[i]);
-    }
-    for (size_t i = 0; i < n; i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(j->in, i);
+    put_u64(j, (uint64_t)j->n);
+    put_u64(j, k->n);
+    put(j, k->b.p, k->b.len);
+    for (int i = 0; i < j->n; i++) {
+        const struct gguf_tensor *t = tensor_at(j, i);
         put_text(j, t->name.p, t->name.len);
         put_u32(j, (uint32_t)t->n_dim);
         for (int d = 0; d < t->n_dim; d++)
@@ -200,56 +188,92 @@ static void pad(struct job *j)
         put(j, zero, ALIGN - (size_t)(at % ALIGN));
 }
 
-/* The tensor's values, some blocks of both formats at a time. */
-static int put_tensor(struct job *j, size_t i, struct err *e)
+/* Rows [r, r + n) in the input's format: *out is where they lie, or `own`. */
+static int rows_at(struct job *j, int i, int64_t r, int64_t n, uint8_t *own, const void **out,
+                   struct err *e)
 {
-    const struct gguf_tensor *t = gguf_tensor_at(j->in, i);
-    const struct quant_format *from = quant_format_get((uint32_t)t->fmt), *to = j->to[i];
-    if (from == to) {
-        put(j, t->data, t->bytes);
-        pad(j);
-        return 0;
+    const struct gguf_tensor *t = tensor_at(j, i);
+    size_t row;
+    quant_row_bytes(quant_format_get((uint32_t)t->fmt), t->dim[0], &row);
+    *out = own;
+    if (!j->folder)
+        *out = (const uint8_t *)t->data + (size_t)r * row;
+    for (int64_t k = 0; j->folder && k < n; k++) {
+        int rc = export_row(j->folder, i, r + k, own + (size_t)k * row, e);
+        if (rc)
+            return rc;
     }
-    int64_t row = t->dim[0], n_row = t->dim[1] * t->dim[2] * t->dim[3],
-            step = PIECE / row > 0 ? PIECE / row : 1;
+    return 0;
+}
+
+/* The tensor's values, some blocks of both formats at a time; a folder's vector all at once. */
+static int put_tensor(struct job *j, int i, struct err *e)
+{
+    const struct gguf_tensor *t = tensor_at(j, i);
+    const struct quant_format *from = quant_format_get((uint32_t)t->fmt), *to = j->to[i];
+    int64_t row = t->dim[0], n_row = t->dim[1] * t->dim[2] * t->dim[3];
+    if (j->folder && export_is_vector(j->folder, i)) {
+        row *= n_row;
+        n_row = 1;
+    }
+    int64_t step = PIECE / row > 0 ? PIECE / row : 1;
     size_t from_row, to_row;
     quant_row_bytes(from, row, &from_row);
     quant_row_bytes(to, row, &to_row);
     float *x = mem_alloc((size_t)(step * row) * sizeof *x);
-    uint8_t *y = mem_alloc((size_t)step * to_row);
-    int rc =
-        x && y ? 0 : err_set(e, ERR_NOMEM, "no memory for rows of %lld values", (long long)row);
+    uint8_t *y = mem_alloc((size_t)step * to_row), *own = mem_alloc((size_t)step * from_row);
+    int rc = x && y && own
+                 ? 0
+                 : err_set(e, ERR_NOMEM, "no memory for rows of %lld values", (long long)row);
     for (int64_t r = 0; r < n_row && !rc; r += step) {
         int64_t n = n_row - r < step ? n_row - r : step;
-        from->decode((const uint8_t *)t->data + (size_t)r * from_row, x, n * row);
-        to->encode(x, y, n * row);
-        put(j, y, (size_t)n * to_row);
+        const void *src;
+        rc = rows_at(j, i, r, n, own, &src, e);
+        if (!rc && from != to) {
+            from->decode(src, x, n * row);
+            to->encode(x, y, n * row);
+            src = y;
+        }
+        if (!rc)
+            put(j, src, (size_t)n * to_row);
     }
     free(x);
     free(y);
+    free(own);
     pad(j);
     return rc;
 }
 
+/* A folder's model is read back from the file, of which there is nothing yet but the head. */
+static int head_check(struct job *j, struct err *e)
+{
+    long at = ftell(j->f);
+    if (!j->folder)
+        return 0;
+    if (fflush(j->f) || at < 0 || ftruncate(fileno(j->f), at + (off_t)j->bytes))
+        return err_set(e, ERR_IO, "%s: can't be written: %m", j->path);
+    return export_check(j->folder, j->path, e);
+}
+
 static int write_all(struct job *j, tools_progress_fn *progress, void *arg, struct err *e)
 {
-    int n = (int)gguf_n_tensor(j->in);
     put_head(j);
     pad(j);
-    for (int i = 0; i < n; i++) {
-        const struct gguf_tensor *t = gguf_tensor_at(j->in, (size_t)i);
+    int rc = head_check(j, e);
+    for (int i = 0; i < j->n && !rc; i++) {
+        const struct gguf_tensor *t = tensor_at(j, i);
         char line[200];
         snprintf(line, sizeof line, "%.*s: %s -> %s", (int)(t->name.len < 120 ? t->name.len : 120),
                  t->name.p, quant_format_get((uint32_t)t->fmt)->name, j->to[i]->name);
         if (progress)
-            progress(arg, i + 1, n, line);
-        int rc = put_tensor(j, (size_t)i, e);
-        if (rc)
-            return rc;
+            progress(arg, i + 1, j->n, line);
+        rc = put_tensor(j, i, e);
     }
+    if (rc)
+        return rc;
     if (fflush(j->f) || ferror(j->f) || fsync(fileno(j->f)))
         return err_set(e, ERR_IO, "%s: can't be written: %m", j->path);
-    return gguf_check_file(j->in, e);
+    return j->folder ? export_files_check(j->folder, e) : gguf_check_file(j->in, e);
 }
 
 static bool same_file(const char *a, const char *b)
@@ -258,11 +282,24 @@ static bool same_file(const char *a, const char *b)
     return !stat(a, &x) && !stat(b, &y) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
 }
 
+static int input_open(struct job *j, const char *in, struct err *e)
+{
+    struct stat st;
+    bool folder = !stat(in, &st) && S_ISDIR(st.st_mode);
+    int rc = folder ? export_open(&j->folder, in, e) : model_file_gguf(in, e);
+    if (!folder && !rc)
+        rc = gguf_open(&j->in, in, e);
+    if (rc)
+        return rc;
+    j->n = folder ? export_n_tensor(j->folder) : (int)gguf_n_tensor(j->in);
+    return keys_fill(j, e);
+}
+
 static int job_run(struct job *j, const char *in, const char *out, tools_progress_fn *progress,
                    void *arg, struct err *e)
 {
     char part[PATH_MAX];
-    int rc = gguf_open(&j->in, in, e);
+    int rc = input_open(j, in, e);
     if (!rc)
         rc = plan(j, e);
     if (rc)
@@ -287,18 +324,14 @@ int tools_quantize(const char *in, const char *out, const char *type, tools_prog
                    void *arg, struct err *e)
 {
     struct job j = {.type = type_find(type)};
-    struct stat st;
     if (j.type < 0)
         return err_set(e, ERR_INVAL, "'%.40s' is no type to quantise to", type);
-    if (!stat(in, &st) && S_ISDIR(st.st_mode))
-        return err_set(e, ERR_UNSUPPORTED, "%s is a folder; a GGUF file is read here", in);
-    int rc = model_file_gguf(in, e);
-    if (rc)
-        return rc;
     if (same_file(in, out))
         return err_set(e, ERR_INVAL, "%s: would be written over itself", out);
-    rc = job_run(&j, in, out, progress, arg, e);
+    int rc = job_run(&j, in, out, progress, arg, e);
     gguf_close(j.in);
+    export_close(j.folder);
+    gguf_kvs_free(&j.kv);
     free(j.to);
     free(j.off);
     return rc;

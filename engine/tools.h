@@ -16,9 +16,10 @@ int tools_inspect(const char *path, bool json, struct buf *out, struct err *e);
 void tools_quantize_types(struct buf *out);
 /* One line a tensor; may be NULL. */
 typedef void tools_progress_fn(void *arg, int i, int n, const char *line);
-/* Writes `out` (over an older one, when all is well) as `in`, a GGUF file, with its matrices in another type. Vectors,
- * routers and the like stay as they are; a matrix whose rows are no whole blocks takes the next larger type that fits.
- * ERR_INVAL: no such type, or in and out are one file; ERR_UNSUPPORTED: not a GGUF file; ERR_IO. */
+/* Writes `out` (over an older one, when all is well) as `in`, a GGUF file or a language model's folder, with its matrices in
+ * another type. Vectors, routers and the like stay as they are; a matrix whose rows are no whole blocks takes the next
+ * larger type that fits. ERR_INVAL: no such type, or in and out are one file; ERR_UNSUPPORTED: neither, or a folder that a
+ * GGUF file can't say (by name); ERR_IO. */
 int tools_quantize(const char *in, const char *out, const char *type, tools_progress_fn *progress,
                    void *arg, struct err *e);
 

@@ -83,7 +83,7 @@ static int quantize_usage(FILE *f, int code)
     tools_quantize_types(&types);
     fprintf(f,
             "usage: stepd quantize [--quiet] IN OUT TYPE\n"
-            "Writes the GGUF file IN again with its matrices in another type.\n"
+            "Writes the GGUF file or Hugging Face folder IN as a GGUF file with its matrices in a type.\n"
             "types: %s\n",
             buf_cstr(&types));
     buf_free(&types);

@@ -20,10 +20,11 @@
 struct ckpt {
     struct gguf *gguf; /* a file, or ... */
     struct source *source;
-    struct config *config; /* ... a folder */
-    struct hfq *hfq;       /* its quantised matrices; NULL: none */
-    const char *prefix;    /* of GGUF keys */
-    char **name;           /* GGUF: names with terminators, [n_tensor] in one block */
+    struct config *config;    /* ... a folder */
+    struct hfq *hfq;          /* its quantised matrices; NULL: none */
+    const char *prefix;       /* of GGUF keys */
+    struct ckpt_notes *notes; /* NULL: none are kept */
+    char **name;              /* GGUF: names with terminators, [n_tensor] in one block */
 };
 
 /* ---- open ---- */
@@ -166,6 +167,33 @@ const char *ckpt_key_text(const struct ckpt *c, const char *key, const char *jso
     return dst;
 }
 
+void ckpt_notes_set(struct ckpt *c, struct ckpt_notes *notes)
+{
+    c->notes = notes;
+}
+
+static void note(struct ckpt *c, const struct ckpt_note *x)
+{
+    struct ckpt_notes *s = c->notes;
+    if (!s || !x->key || !c->config)
+        return;
+    for (int i = 0; i < s->n; i++)
+        if (!strcmp(s->at[i].key, x->key)) {
+            if (s->at[i].row && !x->row && !s->at[i].given) {
+                s->at[i].given = true;
+                s->at[i].v = x->v;
+            }
+            return;
+        }
+    CHECK(s->n < CKPT_NOTES_MAX);
+    s->at[s->n++] = *x;
+}
+
+void ckpt_note_row(struct ckpt *c, const char *key, const void *row)
+{
+    note(c, &(struct ckpt_note){.key = key, .type = CKPT_NOTE_ROW, .row = row});
+}
+
 /* Where a value is: *path for a folder, *full for a file; ERR_NOTFOUND. */
 static int locate(const struct ckpt *c, const char *key, const char *json, char at[KEY_MAX])
 {
@@ -182,6 +210,7 @@ int ckpt_num(struct ckpt *c, const char *key, const char *json, double *out, str
         return rc;
     if (c->config) {
         double v = config_num(c->config, at, 0, -1e300, 1e300);
+        note(c, &(struct ckpt_note){.key = key, .type = CKPT_NOTE_NUM, .v = v});
         rc = config_error(c->config, e);
         *out = rc ? *out : v;
         return rc;
@@ -200,6 +229,7 @@ int ckpt_int(struct ckpt *c, const char *key, const char *json, int64_t *out, st
         return rc;
     if (c->config) {
         int64_t v = config_int(c->config, at, 0, INT64_MIN, INT64_MAX);
+        note(c, &(struct ckpt_note){.key = key, .type = CKPT_NOTE_INT, .v = (double)v});
         rc = config_error(c->config, e);
         *out = rc ? *out : v;
         return rc;
@@ -219,6 +249,7 @@ int ckpt_bool(struct ckpt *c, const char *key, const char *json, bool *out, stru
     if (!c->config)
         return gguf_get_bool(c->gguf, at, out, e);
     bool v = config_bool(c->config, at, false);
+    note(c, &(struct ckpt_note){.key = key, .type = CKPT_NOTE_BOOL, .v = v});
     rc = config_error(c->config, e);
     *out = rc ? *out : v;
     return rc;

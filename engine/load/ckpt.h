@@ -66,6 +66,25 @@ bool ckpt_is_num(const struct ckpt *c, const char *json, int i);
 const char *ckpt_key_text(const struct ckpt *c, const char *key, const char *json, char *dst,
                           size_t n);
 
+/* Values of a folder that have a GGUF key, in the order in which they were asked for: what a GGUF file of the model has to
+ * say. */
+enum ckpt_note_type { CKPT_NOTE_NUM, CKPT_NOTE_INT, CKPT_NOTE_BOOL, CKPT_NOTE_ROW };
+#define CKPT_NOTES_MAX 192
+struct ckpt_notes {
+    int n;
+    struct ckpt_note {
+        const char *key; /* after "ARCH."; static */
+        enum ckpt_note_type type;
+        double v;
+        bool given;      /* CKPT_NOTE_ROW: the folder has it, v */
+        const void *row; /* CKPT_NOTE_ROW: the table's row, whose field has what became of it */
+    } at[CKPT_NOTES_MAX];
+};
+/* From here on values of a folder are noted, each key once; `notes` must stay while values are asked for. */
+void ckpt_notes_set(struct ckpt *c, struct ckpt_notes *notes);
+/* A row of a table, whether or not the folder has its value. */
+void ckpt_note_row(struct ckpt *c, const char *key, const void *row);
+
 /* A tensor by its name in this kind of file. For a folder the name as in a causal language model's
  * ("model.layers.0...", "lm_head.weight"); where the file has no such name, the same under what wraps a text model
  * ("model.language_model.", "language_model.model.") or without "model.". ERR_NOTFOUND; ERR_UNSUPPORTED: not readable. */

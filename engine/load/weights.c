@@ -3,6 +3,7 @@
 #include "engine/base/mem.h"
 #include "engine/load/hfq.h"
 #include "engine/load/round.h"
+#include "engine/load/weights_impl.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -10,44 +11,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
-
-#define NAME_MAX_LEN 128
-#define VEC_ALIGN    64 /* bytes; vectors start on cache lines */
-
-/* Rows of one file tensor. */
-struct piece {
-    struct ckpt_tensor t;
-    int64_t n_out;  /* rows wanted */
-    const char *at; /* the first of them, before any transposing */
-    int64_t row;    /* its number in the tensor */
-};
-
-/* One slot with its tensors. */
-struct bind {
-    char name[NAME_MAX_LEN]; /* of the first part, in the file */
-    const struct weight_row *row;
-    int piece, n_part; /* pieces [piece, piece + n_part * n_expert), an expert behind the other */
-    int n_expert;      /* 0: no WEIGHT_EXPERTS, or a vector */
-    int n_turn;        /* of a vector: experts, else 1 */
-    int64_t n_in;
-    int64_t n_out;   /* of all parts */
-    bool multiplied; /* false: only read by row */
-    size_t vec_off;  /* bytes in the vector buffer */
-    void *slot;
-};
-
-struct weight_plan {
-    struct bind *item;
-    struct piece *piece;
-    int n, n_piece, n_piece_max;
-    size_t vec_bytes;
-    int64_t vec_max; /* longest vector, elements */
-    bool hf;
-    const char *round; /* see weights_plan_round */
-    const struct model_hp *hp;
-    bool *claimed;              /* [tensors] while the plan is made */
-    char missing[NAME_MAX_LEN]; /* a name that was not there */
-};
 
 struct weight_set {
     const struct backend *be;
@@ -152,9 +115,8 @@ static int64_t part_rows(const struct weight_plan *p, const struct weight_table 
     return t->dim[p->hf && r->hf_n_out[0] ? r->hf_n_out[i] : r->n_out[i]];
 }
 
-/* Stored as [n_in, n_out]. Packed formats are not: their blocks run along n_in (gpt-oss: bf16 experts, or MXFP4). */
-static bool is_turned(const struct weight_plan *p, const struct weight_row *r,
-                      const struct ckpt_tensor *t)
+bool weights__is_turned(const struct weight_plan *p, const struct weight_row *r,
+                        const struct ckpt_tensor *t)
 {
     return p->hf && (r->flags & WEIGHT_HF_T) && !t->hfq &&
            (t->fmt == QF_F32 || t->fmt == QF_F16 || t->fmt == QF_BF16);
@@ -209,7 +171,7 @@ static int bind_parts(struct weight_plan *p, const struct ckpt *c, const struct 
         } else {
             rc = vector ? vector_check(&x.t, r, x.n_out, e)
                         : matrix_check(&x.t, all ? b->n_expert : 0, x.n_out, b->n_in,
-                                       is_turned(p, r, &x.t), e);
+                                       weights__is_turned(p, r, &x.t), e);
             x.row = all ? expert * x.n_out : 0;
             x.at = (const char *)x.t.data +
                    (all ? x.t.bytes / (size_t)b->n_expert * (size_t)expert : 0);
@@ -266,7 +228,7 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
                     const struct weight_row *r, int layer, struct err *e)
 {
     bool vector = r->flags & WEIGHT_VECTOR;
-    struct bind b = {.row = r, .multiplied = true, .piece = p->n_piece};
+    struct bind b = {.row = r, .multiplied = true, .piece = p->n_piece, .layer = layer};
     if (!(p->hf ? r->hf : r->name)[0])
         return 0;
     if (r->flags & WEIGHT_UNUSED)
@@ -334,7 +296,7 @@ static int unclaimed_check(const struct weight_plan *p, const struct ckpt *c,
     return 0;
 }
 
-static bool row_has(const struct weight_table *t, const struct weight_row *r, int layer)
+bool weights__row_has(const struct weight_table *t, const struct weight_row *r, int layer)
 {
     return !r->kind || !t->kind || (r->flags & WEIGHT_GLOBAL) || (t->kind[layer] & r->kind);
 }
@@ -349,7 +311,7 @@ static int alt_check(struct weight_plan *p, const struct weight_table *t, struct
             int k = 0;
             while (k < p->n && p->item[k].slot != slot_of(t, r, l))
                 k++;
-            if (k < p->n || !row_has(t, r, l) || !(p->hf ? r->hf : r->name)[0])
+            if (k < p->n || !weights__row_has(t, r, l) || !(p->hf ? r->hf : r->name)[0])
                 continue;
             part_name(p->missing, p, t, r, l, 0, 0);
             return err_set(e, ERR_NOTFOUND, "tensor %s is missing", p->missing);
@@ -372,7 +334,7 @@ static int plan_fill(struct weight_plan *p, const struct ckpt *c, const struct w
         const struct weight_row *r = &t->row[i];
         int times = (r->flags & WEIGHT_GLOBAL) ? 1 : t->n_layer;
         for (int l = 0; l < times; l++) {
-            bool has = row_has(t, r, l);
+            bool has = weights__row_has(t, r, l);
             if ((r->flags & WEIGHT_ELSE) && row_there(p, c, t, r - 1, l))
                 has = false;
             int rc = has ? bind_row(p, c, t, r, l, e) : 0;
@@ -429,8 +391,9 @@ static struct weight_desc bind_desc(const struct weight_plan *p, const struct bi
                             .only_rows = !b->multiplied};
     for (int i = 0; i < b->n_part; i++) {
         const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
-        /* What is only looked up costs memory bandwidth once a token: it stays as it is. */
-        bool round = p->round && !q->t.hfq && b->multiplied;
+        /* What is only looked up costs memory bandwidth once a token, and a router is small and decides: they stay. */
+        bool router = b->row->name[0] && strstr(b->row->name[0], "ffn_gate_inp");
+        bool round = p->round && !q->t.hfq && b->multiplied && !router;
         enum quant_fmt fmt = round ? round_format(p->round, q->t.fmt, b->n_in) : q->t.fmt;
         d.part[i] = (struct weight_part){.fmt = fmt, .data = q->at, .n_out = q->n_out};
     }
@@ -473,13 +436,12 @@ static void vector_convert(const struct weight_row *r, float *v, int64_t n)
         v[i] = -expf(v[i]);
 }
 
-static bool rows_moved(const struct weight_plan *p, const struct bind *b)
+bool weights__rows_moved(const struct weight_plan *p, const struct bind *b)
 {
     return b->row->hf_row && (p->hf || (b->row->flags & WEIGHT_ROW_ANY));
 }
 
-static int vector_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
-                       float *tmp, struct err *e)
+void weights__vector(const struct weight_plan *p, const struct bind *b, float *dst)
 {
     int64_t at = 0;
     for (int t = 0; t < b->n_turn * b->n_part; t++) { /* experts: all parts of one, then the next */
@@ -487,25 +449,28 @@ static int vector_load(struct weight_set *s, const struct weight_plan *p, const 
         const struct piece *q = &p->piece[b->piece + i];
         const struct quant_format *f = quant_format_get(q->t.fmt);
         const int64_t n = q->n_out / b->n_turn, from = x * n;
-        if (rows_moved(p, b))
+        if (weights__rows_moved(p, b))
             for (int64_t k = 0; k < n; k++)
-                f->decode(q->at + b->row->hf_row(p->hp, i, from + k) * f->block_bytes, tmp + at + k,
+                f->decode(q->at + b->row->hf_row(p->hp, i, from + k) * f->block_bytes, dst + at + k,
                           1);
         else
-            f->decode(q->at + from * f->block_bytes, tmp + at, n);
+            f->decode(q->at + from * f->block_bytes, dst + at, n);
         at += n;
     }
     if (p->hf)
-        vector_convert(b->row, tmp, at);
-    int rc = s->be->write(s->dev, s->vec, b->vec_off, tmp, (size_t)at * sizeof *tmp);
+        vector_convert(b->row, dst, at);
+}
+
+static int vector_load(struct weight_set *s, const struct weight_plan *p, const struct bind *b,
+                       float *tmp, struct err *e)
+{
+    const int64_t n = b->n_out;
+    weights__vector(p, b, tmp);
+    int rc = s->be->write(s->dev, s->vec, b->vec_off, tmp, (size_t)n * sizeof *tmp);
     if (rc)
         return err_set(e, rc, "tensor %s: %s", b->name, err_name(rc));
-    *(struct tensor *)b->slot = (struct tensor){.dtype = DT_F32,
-                                                .n_dim = 1,
-                                                .shape = {at},
-                                                .stride = {1},
-                                                .buf = s->vec,
-                                                .off = b->vec_off};
+    *(struct tensor *)b->slot = (struct tensor){
+        .dtype = DT_F32, .n_dim = 1, .shape = {n}, .stride = {1}, .buf = s->vec, .off = b->vec_off};
     return 0;
 }
 
@@ -543,7 +508,7 @@ static int part_convert(const struct weight_plan *p, const struct bind *b, int x
     struct weight_part *w = &d->part[i];
     const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
     const struct quant_format *f = quant_format_get(q->t.fmt);
-    bool turned = is_turned(p, r, &q->t);
+    bool turned = weights__is_turned(p, r, &q->t);
     char *own = NULL;
     size_t row;
     int rc = rows_alloc(b, q->t.fmt, d->n_in, w->n_out, &own, &row, e);
@@ -577,7 +542,7 @@ static int matrix_load(struct weight_set *s, const struct weight_plan *p, const 
                        int x, struct err *e)
 {
     struct weight_desc d = bind_desc(p, b, x);
-    bool convert = rows_moved(p, b) || (p->hf && (b->row->flags & WEIGHT_HF_T));
+    bool convert = weights__rows_moved(p, b) || (p->hf && (b->row->flags & WEIGHT_HF_T));
     for (int i = 0; i < b->n_part; i++) {
         const struct piece *q = &p->piece[b->piece + x * b->n_part + i];
         convert = convert || q->t.hfq || d.part[i].fmt != q->t.fmt;

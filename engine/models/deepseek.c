@@ -195,6 +195,7 @@ const struct model_arch model_deepseek2 = {
 const struct model_arch model_deepseek3 = {
     .name = "deepseek3", /* no GGUF file says so: they are all deepseek2 */
     .hf = "DeepseekV3ForCausalLM",
+    .gguf = "deepseek2",
     .hparams = hparams_v3,
     ROWS(weights),
     .forward = model_forward_decoder,

@@ -105,6 +105,7 @@ int model_hp_read(struct model_hp *hp, struct ckpt *c, const struct hp_row *row,
                   struct err *e)
 {
     for (int i = 0; i < n; i++) {
+        ckpt_note_row(c, row[i].key, &row[i]);
         int rc = row_read(hp, c, &row[i], e);
         if (rc)
             return rc;

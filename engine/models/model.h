@@ -93,6 +93,7 @@ struct model;
 struct model_arch {
     const char *name; /* general.architecture */
     const char *hf;   /* names in architectures[], '|' between; NULL: none */
+    const char *gguf; /* general.architecture of a file that is made of a folder; NULL: name */
     /* Fill hp from the file and check it. */
     int (*hparams)(struct model_hp *hp, struct ckpt *c, struct err *e);
     const struct weight_row *weight;

@@ -165,6 +165,11 @@ int tok__re_next(const struct tok_re *re, const char *s, size_t n, size_t from, 
 /* A piece that no further split cuts goes to the model. */
 static int model_piece(struct tok_run *r, const char *s, size_t n)
 {
+    if (r->pieces) {
+        buf_add(r->pieces, s, n);
+        buf_char(r->pieces, (char)255);
+        return 0;
+    }
     switch (r->t->kind) {
     case TOK_KIND_BPE:
         return tok__bpe_piece(r, s, n);

@@ -130,6 +130,14 @@ static const struct pre *pre_find(struct view name)
     return NULL;
 }
 
+struct view tok__pre_name(int i)
+{
+    if (i < 0 || i >= (int)(sizeof pre_table / sizeof pre_table[0]))
+        return (struct view){0};
+    const char *p = pre_table[i].names + 1;
+    return (struct view){p, strcspn(p, " ")};
+}
+
 int tok__pre_apply(struct tokenizer *t, struct view name, struct err *e)
 {
     const struct pre *p = pre_find(name);

@@ -9,7 +9,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/text/text_model_impl.h"
-#include "engine/text/tok_impl.h"
+#include "engine/text/tok_hf_impl.h"
 
 #define HEADER_MAX   (100u << 20) /* the limit of the format's own library */
 #define TEMPLATE_MAX (4u << 20)
@@ -38,7 +38,7 @@ static int load_json(const char *dir, const char *name, json_t **out, struct err
     int rc = join(path, sizeof path, dir, name, e);
     if (rc != 0 || !have(dir, name))
         return rc;
-    *out = json_load_file(path, JSON_ALLOW_NUL, &je);
+    *out = hf__load(path, &je);
     return *out ? 0 : err_set(e, ERR_PARSE, "%s: line %d: %s", path, je.line, je.text);
 }
 

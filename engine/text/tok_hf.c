@@ -11,6 +11,14 @@ static int nomem(struct err *e)
     return err_set(e, ERR_NOMEM, "tokenizer.json: out of memory");
 }
 
+json_t *hf__load(const char *path, json_error_t *e)
+{
+    json_t *j = json_load_file(path, JSON_ALLOW_NUL, e);
+    if (!j && json_error_code(e) == json_error_numeric_overflow)
+        j = json_load_file(path, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, e);
+    return j;
+}
+
 struct view hf__str(const json_t *o, const char *key)
 {
     const json_t *v = json_object_get(o, key);
@@ -290,7 +298,8 @@ static json_t *load_config(const char *path)
         return NULL;
     buf_add(&b, path, n - k);
     buf_str(&b, "tokenizer_config.json");
-    json_t *cfg = b.failed ? NULL : json_load_file(buf_cstr(&b), JSON_ALLOW_NUL, NULL);
+    json_error_t je;
+    json_t *cfg = b.failed ? NULL : hf__load(buf_cstr(&b), &je);
     buf_free(&b);
     return cfg;
 }

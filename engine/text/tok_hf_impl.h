@@ -6,6 +6,8 @@
 
 #include "engine/text/tok_impl.h"
 
+/* A JSON file that may hold numbers of any length (model_max_length: 1e30 in digits): all are reals then. NULL: *e. */
+json_t *hf__load(const char *path, json_error_t *e);
 struct view hf__str(const json_t *o, const char *key);              /* "" when absent */
 int hf__keep(struct tokenizer *t, struct view v, struct view *out); /* 0 or ERR_NOMEM */
 bool hf__uses(const json_t *step, const char *type);                /* itself or in its Sequence */

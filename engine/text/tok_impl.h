@@ -160,6 +160,10 @@ void tok__add_stop(struct tokenizer *t, int32_t id);
 int tok__add_merge(struct tokenizer *t, uint32_t rank, struct view l, struct view r, struct err *e);
 /* Splits and options of a tokenizer.ggml.pre name. ERR_UNSUPPORTED names an unknown one. */
 int tok__pre_apply(struct tokenizer *t, struct view name, struct err *e);
+/* A name of the i-th pre-tokeniser; the empty view behind the last. */
+struct view tok__pre_name(int i);
+/* The pieces that normalisation and splits make of a text of valid UTF-8, a byte 255 behind each. */
+int tok__pieces(const struct tokenizer *t, struct view text, struct buf *out);
 
 /* BERT's normalisation, and its cuts at spaces and punctuation. ERR_LIMIT when the list is full. */
 int tok__bert_norm(struct tokenizer *t, bool clean, bool cjk, bool strip, bool lower);
@@ -174,7 +178,8 @@ int tok__base64(struct view v, uint8_t *out, size_t *n);
 struct tok_run {
     const struct tokenizer *t;
     struct tok_ids *out;
-    bool first; /* nothing of the text was encoded before */
+    struct buf *pieces; /* not NULL: pieces go there, a byte 255 behind each, and to no model */
+    bool first;         /* nothing of the text was encoded before */
     struct buf text[2];
     struct buf key;
     struct bpe_sym {

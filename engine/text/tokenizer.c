@@ -199,6 +199,15 @@ int tok_encode_cuts(const struct tokenizer *t, struct view text, unsigned flags,
     return rc;
 }
 
+int tok__pieces(const struct tokenizer *t, struct view text, struct buf *out)
+{
+    struct tok_run r = {.t = t, .pieces = out, .first = true};
+    int rc = encode_text(&r, text.p, text.len);
+    buf_free(&r.text[0]);
+    buf_free(&r.text[1]);
+    return rc ? rc : out->failed ? ERR_NOMEM : 0;
+}
+
 int32_t tok_n_vocab(const struct tokenizer *t)
 {
     return t->n_vocab;
