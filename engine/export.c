@@ -141,19 +141,19 @@ static bool put_by_layer(struct export *x, const char *name, unsigned kinds)
 
 static void put_derived(struct export *x, unsigned kinds)
 {
-    static const char *const scaling[] = {[ROPE_SCALING_LINEAR] = "linear",
-                                          [ROPE_SCALING_YARN] = "yarn",
-                                          [ROPE_SCALING_LONG] = "longrope",
-                                          [ROPE_SCALING_DYNAMIC] = NULL};
     static const uint32_t gating[] = {
         [ROUTE_SOFTMAX] = 1, [ROUTE_SIGMOID] = 2, [ROUTE_SOFTMAX_USED] = 3};
     const struct model_hp *hp = &x->l.model.hp;
     char key[KEY_MAX];
     if (hp->head_dim && !hp->own_heads)
         gguf_put_u32(&x->kv, full(x, "attention.value_length", key), (uint32_t)hp->head_dim);
-    if (scaling[hp->rope_scaling] && hp->rope_factor < 1e6f)
-        gguf_put_str(&x->kv, full(x, "rope.scaling.type", key),
-                     view_str(scaling[hp->rope_scaling]));
+    const char *scaling = hp->rope_scaling == ROPE_SCALING_LINEAR && hp->rope_factor < 1e6f
+                              ? "linear"
+                          : hp->rope_scaling == ROPE_SCALING_YARN ? "yarn"
+                          : hp->rope_scaling == ROPE_SCALING_LONG ? "longrope"
+                                                                  : NULL;
+    if (scaling)
+        gguf_put_str(&x->kv, full(x, "rope.scaling.type", key), view_str(scaling));
     if (hp->moe.n_expert > 0)
         gguf_put_u32(&x->kv, full(x, "expert_gating_func", key), gating[hp->moe.score]);
     if (hp->kv_rank > 0) {
