@@ -29,7 +29,7 @@ static void add_words(struct buf *b, uint64_t seed, int n)
                 words[hash_u64(seed + (uint64_t)i * 0x9E37u) % N_WORDS]);
 }
 
-void srv_bench_body(const struct bench_opts *o, int i, struct buf *out)
+void srv_bench_body(const struct bench_opts *o, int i, struct buf *talk, struct buf *out)
 {
     struct buf text = {0};
     int shared = o->shared_prefix < o->prompt_tokens ? o->shared_prefix : o->prompt_tokens;
@@ -41,9 +41,12 @@ void srv_bench_body(const struct bench_opts *o, int i, struct buf *out)
         buf_str(out, ",\"prompt\":");
         buf_json(out, buf_cstr(&text), text.len);
     } else {
-        buf_str(out, ",\"messages\":[{\"role\":\"user\",\"content\":");
-        buf_json(out, buf_cstr(&text), text.len);
-        buf_str(out, "}]");
+        buf_str(talk, "{\"role\":\"user\",\"content\":");
+        buf_json(talk, buf_cstr(&text), text.len);
+        buf_str(talk, "}");
+        buf_str(out, ",\"messages\":[");
+        buf_add(out, talk->p, talk->len);
+        buf_str(out, "]");
     }
     buf_fmt(out,
             ",\"max_tokens\":%d,\"temperature\":%g,\"seed\":%d,\"stream\":true,\"stream_options\":{"
@@ -81,44 +84,68 @@ static struct dist dist_of(int64_t *us, size_t n)
 }
 
 struct summary {
-    int ok, failed;
+    int ok, failed, cut;
     int64_t prompt, output;
     double seconds;
-    struct dist ttft, tpot, itl, e2e;
+    struct dist ttft, later, tpot, itl, e2e; /* later: TTFT of the second and later turns */
 };
+
+/* Samples of the distributions, one room a request. */
+struct samples {
+    int64_t *us;
+    size_t n;
+};
+
+static void sample(struct samples *s, int64_t us)
+{
+    s->us[s->n++] = us;
+}
+
+/* A request that the time limit cut counts with what it gave until then: one token a frame. One without text waited at
+ * least so long. */
+static void summarise_one(struct summary *s, const struct bench_result *r, struct samples *t)
+{
+    bool counted = !r->cut && r->n_output > 0;
+    int32_t out = counted ? r->n_output : r->n_frames;
+    int64_t waited = (r->first ? r->first : r->last) - r->start;
+    s->output += out;
+    s->prompt += r->n_prompt > 0 && !r->cut ? r->n_prompt : 0;
+    *(r->cut ? &s->cut : &s->ok) += 1;
+    sample(&t[0], waited);
+    if (r->turn)
+        sample(&t[1], waited);
+    if (out > 1)
+        sample(&t[2], ((r->cut ? r->last_text : r->last) - r->first) / (out - 1));
+    if (!r->cut)
+        sample(&t[3], r->last - r->start);
+}
 
 static void summarise(struct bench *b, struct summary *s)
 {
     int first = b->o.warmup, last = b->o.warmup + b->o.requests;
-    size_t n = 0, cap = (size_t)b->o.requests;
-    int64_t *ttft = xcalloc(cap, sizeof *ttft), *tpot = xcalloc(cap, sizeof *tpot),
-            *e2e = xcalloc(cap, sizeof *e2e);
+    struct dist *out[] = {&s->ttft, &s->later, &s->tpot, &s->e2e};
+    struct samples t[4] = {0};
+    for (int k = 0; k < 4; k++)
+        t[k].us = xcalloc((size_t)b->o.requests, sizeof *t[k].us);
     int64_t from = INT64_MAX, to = 0;
     for (int i = first; i < last; i++) {
         const struct bench_result *r = &b->result[i];
-        if (r->status != 200 || !r->first) {
+        if (!r->start)
+            continue; /* the time was up before its turn */
+        if (!r->cut && (r->status != 200 || !r->first)) {
             s->failed++;
             continue;
         }
-        int32_t out = r->n_output > 0 ? r->n_output : r->n_frames;
-        s->output += out;
-        s->prompt += r->n_prompt > 0 ? r->n_prompt : 0;
-        ttft[n] = r->first - r->start;
-        e2e[n] = r->last - r->start;
-        tpot[n] = out > 1 ? (r->last - r->first) / (out - 1) : 0;
+        summarise_one(s, r, t);
         from = r->start < from ? r->start : from;
         to = r->last > to ? r->last : to;
-        n++;
     }
-    s->ok = (int)n;
-    s->seconds = n ? (double)(to - from) / 1e6 : 0;
-    s->ttft = dist_of(ttft, n);
-    s->tpot = dist_of(tpot, n);
-    s->e2e = dist_of(e2e, n);
+    s->seconds = to ? (double)(to - from) / 1e6 : 0;
+    for (int k = 0; k < 4; k++) {
+        *out[k] = dist_of(t[k].us, t[k].n);
+        free(t[k].us);
+    }
     s->itl = dist_of(b->itl, b->n_itl);
-    free(ttft);
-    free(tpot);
-    free(e2e);
 }
 
 static void put_dist(bool json, const char *name, struct dist d)
@@ -138,17 +165,21 @@ static void report(struct bench *b)
     summarise(b, &s);
     double rate = s.seconds > 0 ? (double)s.output / s.seconds : 0;
     if (json)
-        printf("{\"concurrency\":%d,\"requests\":%d,\"failed\":%d,\"seconds\":%.3f,\"prompt_"
+        printf("{\"concurrency\":%d,\"requests\":%d,\"failed\":%d,\"cut\":%d,\"seconds\":%.3f,"
+               "\"prompt_"
                "tokens\":%lld,\"output_tokens\":%lld,"
                "\"output_tokens_per_s\":%.2f,\"requests_per_s\":%.3f",
-               b->o.concurrency, s.ok, s.failed, s.seconds, (long long)s.prompt,
+               b->o.concurrency, s.ok, s.failed, s.cut, s.seconds, (long long)s.prompt,
                (long long)s.output, rate, s.seconds > 0 ? s.ok / s.seconds : 0);
     else
-        printf("%d requests, %d failed, %d at once, %.2f s; %lld prompt and %lld output tokens; "
-               "%.1f output tokens/s\n",
-               s.ok, s.failed, b->o.concurrency, s.seconds, (long long)s.prompt,
-               (long long)s.output, rate);
+        printf(
+            "%d requests, %d failed, %d cut by the time limit, %d at once, %.2f s; %lld prompt and "
+            "%lld output tokens; %.1f output tokens/s\n",
+            s.ok, s.failed, s.cut, b->o.concurrency, s.seconds, (long long)s.prompt,
+            (long long)s.output, rate);
     put_dist(json, "ttft", s.ttft);
+    if (b->o.turns > 1)
+        put_dist(json, "ttft_later", s.later);
     put_dist(json, "tpot", s.tpot);
     put_dist(json, "itl", s.itl);
     put_dist(json, "e2e", s.e2e);
@@ -162,15 +193,20 @@ static void report(struct bench *b)
 
 static int usage(int rc)
 {
-    fputs("usage: stepd bench --url http://HOST:PORT [--model NAME] [--api-key KEY] [--concurrency "
-          "1] [--requests 32]\n"
-          "                   [--warmup 0] [--prompt-tokens 128] [--max-tokens 64] "
-          "[--shared-prefix 0] [--temperature 0]\n"
-          "                   [--seed 1] [--completions] [--stop-at-eos] [--json]\n"
-          "Closed loop: keeps CONCURRENCY requests in flight until REQUESTS are answered. Token "
-          "counts of prompts are words;\n"
-          "the report gives the server's own count.\n",
-          rc ? stderr : stdout);
+    fputs(
+        "usage: stepd bench --url http://HOST:PORT [--model NAME] [--api-key KEY] [--concurrency "
+        "1] [--requests 32]\n"
+        "                   [--warmup 0] [--prompt-tokens 128] [--max-tokens 64] "
+        "[--shared-prefix 0] [--temperature 0]\n"
+        "                   [--seed 1] [--turns 1] [--seconds 0] [--completions] [--stop-at-eos] "
+        "[--json]\n"
+        "Closed loop: keeps CONCURRENCY requests in flight until REQUESTS are answered. Token "
+        "counts of prompts are words;\n"
+        "the report gives the server's own count. TURNS > 1: conversations, each request with all "
+        "that was said before it.\n"
+        "SECONDS: time limit from the first measured request; what then runs is cut off, and "
+        "counted with what it gave.\n",
+        rc ? stderr : stdout);
     return rc;
 }
 
@@ -230,6 +266,8 @@ enum {
     O_SHARED,
     O_TEMP,
     O_SEED,
+    O_TURNS,
+    O_SECONDS,
     O_COMP,
     O_EOS,
     O_JSON,
@@ -246,6 +284,8 @@ static const struct option longs[] = {{"url", 1, 0, O_URL},
                                       {"shared-prefix", 1, 0, O_SHARED},
                                       {"temperature", 1, 0, O_TEMP},
                                       {"seed", 1, 0, O_SEED},
+                                      {"turns", 1, 0, O_TURNS},
+                                      {"seconds", 1, 0, O_SECONDS},
                                       {"completions", 0, 0, O_COMP},
                                       {"stop-at-eos", 0, 0, O_EOS},
                                       {"json", 0, 0, O_JSON},
@@ -292,6 +332,12 @@ static int set_option(struct bench_opts *o, int opt, const char *arg)
         ok = whole(arg, 0, &seed);
         o->seed = hash_u64((uint64_t)seed);
         break;
+    case O_TURNS:
+        ok = whole(arg, 1, &o->turns);
+        break;
+    case O_SECONDS:
+        ok = whole(arg, 0, &o->seconds);
+        break;
     case O_COMP:
         o->completions = true;
         break;
@@ -316,6 +362,7 @@ int srv_bench_main(int argc, char **argv)
                             .requests = 32,
                             .prompt_tokens = 128,
                             .max_tokens = 64,
+                            .turns = 1,
                             .seed = hash_u64(1),
                             .model = "default"}};
     optind = 1;
@@ -326,7 +373,7 @@ int srv_bench_main(int argc, char **argv)
         if (rc)
             return rc;
     }
-    if (!b.o.host[0] || optind < argc)
+    if (!b.o.host[0] || optind < argc || (b.o.turns > 1 && b.o.completions))
         return usage(2);
     if (b.o.concurrency > b.o.requests + b.o.warmup)
         b.o.concurrency = b.o.requests + b.o.warmup;
@@ -339,7 +386,7 @@ int srv_bench_main(int argc, char **argv)
     report(&b);
     int failed = 0;
     for (int i = 0; i < b.o.requests + b.o.warmup; i++)
-        failed += b.result[i].status != 200;
+        failed += b.result[i].start && !b.result[i].cut && b.result[i].status != 200;
     free(b.result);
     free(b.itl);
     return failed ? 1 : 0;

@@ -7,7 +7,7 @@
 #include "engine/base/mem.h"
 #include "server/bench.h"
 
-struct client {
+struct bench_client {
     struct bench *b;
     uv_tcp_t tcp;
     uv_connect_t connect;
@@ -17,7 +17,9 @@ struct client {
     bool last_here;    /* the server closes this connection after the answer */
     bool used;         /* an answer has come over this connection */
     int64_t body_left; /* sized body: bytes to come; -1 = until close */
-    int64_t last_text;
+    struct buf talk,
+        said; /* messages of the conversation so far; the answer that is coming, as JSON has it */
+    int turn;
     int at; /* index of the request in flight, -1 = idle */
 };
 
@@ -26,8 +28,8 @@ static int64_t now_us(void)
     return (int64_t)(uv_hrtime() / 1000);
 }
 
-static void start_next(struct client *c);
-static void connect_client(struct client *c);
+static void start_next(struct bench_client *c);
+static void connect_client(struct bench_client *c);
 
 static void note_error(struct bench *b, const char *what, const char *detail)
 {
@@ -60,7 +62,20 @@ static bool has_text(const char *s)
     return p && p[8] != '"';
 }
 
-static void on_frame(struct client *c, const char *frame)
+/* The JSON text of a delta, still escaped, joins what was said. */
+static void keep_text(struct buf *said, const char *frame)
+{
+    const char *p = strstr(frame, "\"content\":\"");
+    if (!p)
+        return;
+    const char *from = p + 11;
+    for (p = from; *p && *p != '"'; p++)
+        if (*p == '\\' && p[1])
+            p++;
+    buf_add(said, from, (size_t)(p - from));
+}
+
+static void on_frame(struct bench_client *c, const char *frame)
 {
     struct bench_result *r = &c->b->result[c->at];
     if (strncmp(frame, "data: {", 7) != 0)
@@ -70,9 +85,11 @@ static void on_frame(struct client *c, const char *frame)
         if (!r->first)
             r->first = t;
         else
-            add_itl(c->b, t - c->last_text);
-        c->last_text = t;
+            add_itl(c->b, t - r->last_text);
+        r->last_text = t;
         r->n_frames++;
+        if (c->b->o.turns > 1)
+            keep_text(&c->said, frame);
     }
     if (strstr(frame, "\"usage\":{")) {
         r->n_prompt = number_after(frame, "\"prompt_tokens\":");
@@ -83,7 +100,7 @@ static void on_frame(struct client *c, const char *frame)
 }
 
 /* Frames end with an empty line; servers write \n\n or \r\n\r\n. */
-static void split_frames(struct client *c)
+static void split_frames(struct bench_client *c)
 {
     char *p = c->body.p, *end;
     while (p && (end = strstr(p, "\n\n"))) {
@@ -96,7 +113,7 @@ static void split_frames(struct client *c)
 }
 
 /* Take chunks out of `in`; true at the last one. */
-static bool take_chunks(struct client *c)
+static bool take_chunks(struct bench_client *c)
 {
     for (;;) {
         char *eol = c->in.p ? strstr(c->in.p, "\r\n") : NULL;
@@ -113,7 +130,7 @@ static bool take_chunks(struct client *c)
     }
 }
 
-static bool take_sized(struct client *c)
+static bool take_sized(struct bench_client *c)
 {
     size_t n = c->in.len;
     if (c->body_left >= 0 && (int64_t)n > c->body_left)
@@ -125,7 +142,7 @@ static bool take_sized(struct client *c)
     return c->body_left == 0;
 }
 
-static bool take_head(struct client *c)
+static bool take_head(struct bench_client *c)
 {
     char *end = c->in.p ? strstr(c->in.p, "\r\n\r\n") : NULL;
     if (!end)
@@ -142,12 +159,25 @@ static bool take_head(struct client *c)
     return true;
 }
 
-static void finish(struct client *c)
+/* What was said becomes a part of the next request, or the conversation is over. */
+static void next_turn(struct bench_client *c, bool answered)
+{
+    if (answered && ++c->turn < c->b->o.turns) {
+        buf_fmt(&c->talk, ",{\"role\":\"assistant\",\"content\":\"%s\"},", buf_cstr(&c->said));
+    } else {
+        buf_clear(&c->talk);
+        c->turn = 0;
+    }
+    buf_clear(&c->said);
+}
+
+static void finish(struct bench_client *c)
 {
     struct bench_result *r = &c->b->result[c->at];
     r->last = now_us();
     if (r->status != 200)
         note_error(c->b, "HTTP status", buf_cstr(&c->body));
+    next_turn(c, r->status == 200);
     c->b->n_done++;
     c->used = true;
     c->at = -1;
@@ -156,14 +186,14 @@ static void finish(struct client *c)
 
 /* A server may close a kept connection while the next request is on its way: nothing was answered, so it is sent
  * again over a new one. */
-static bool crossed(const struct client *c)
+static bool crossed(const struct bench_client *c)
 {
     return c->at >= 0 && c->used && !c->head_done && !c->in.len;
 }
 
 static void on_closed(uv_handle_t *h)
 {
-    struct client *c = h->data;
+    struct bench_client *c = h->data;
     c->open = false;
     if (crossed(c))
         connect_client(c);
@@ -175,7 +205,7 @@ static void on_closed(uv_handle_t *h)
 
 static void on_read(uv_stream_t *s, ssize_t n, const uv_buf_t *u)
 {
-    struct client *c = s->data;
+    struct bench_client *c = s->data;
     if (n > 0)
         buf_add(&c->in, u->base, (size_t)n);
     free(u->base);
@@ -205,12 +235,12 @@ static void on_alloc(uv_handle_t *h, size_t want, uv_buf_t *u)
 
 static void on_written(uv_write_t *w, int status)
 {
-    struct client *c = w->data;
+    struct bench_client *c = w->data;
     if (status < 0 && status != UV_ECANCELED && !crossed(c))
         note_error(c->b, "write", uv_strerror(status));
 }
 
-static void send_request(struct client *c)
+static void send_request(struct bench_client *c)
 {
     struct bench_result *r = &c->b->result[c->at];
     c->head_done = c->chunked = false;
@@ -225,7 +255,9 @@ static void send_request(struct client *c)
 
 static void on_connect(uv_connect_t *q, int status)
 {
-    struct client *c = q->data;
+    struct bench_client *c = q->data;
+    if (c->finished)
+        return; /* the time limit closed it */
     if (status < 0) {
         note_error(c->b, "connect", uv_strerror(status));
         c->b->result[c->at].start = now_us();
@@ -237,11 +269,12 @@ static void on_connect(uv_connect_t *q, int status)
     send_request(c);
 }
 
-static void build_request(struct client *c)
+static void build_request(struct bench_client *c)
 {
     const struct bench_opts *o = &c->b->o;
     struct buf body = {0};
-    srv_bench_body(o, c->at, &body);
+    c->b->result[c->at].turn = c->turn;
+    srv_bench_body(o, c->at, &c->talk, &body);
     buf_clear(&c->req);
     buf_fmt(&c->req, "POST %s/v1/%s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/json\r\n",
             o->path, o->completions ? "completions" : "chat/completions", o->host, o->port);
@@ -252,7 +285,28 @@ static void build_request(struct client *c)
     buf_free(&body);
 }
 
-static void start_next(struct client *c)
+/* The time is up: nothing new is started; what runs is marked and its connection closed. */
+static void on_limit(uv_timer_t *t)
+{
+    struct bench *b = t->data;
+    b->n_started = b->o.requests + b->o.warmup;
+    for (int i = 0; i < b->o.concurrency; i++) {
+        struct bench_client *c = &b->clients[i];
+        if (c->at >= 0) {
+            struct bench_result *r = &b->result[c->at];
+            r->last = now_us();
+            r->cut = true;
+            r->start = r->start ? r->start : r->last; /* its connection is not there yet */
+            c->at = -1;
+        }
+        c->finished = true;
+        if (c->tcp.data && !uv_is_closing((uv_handle_t *)&c->tcp))
+            uv_close((uv_handle_t *)&c->tcp, on_closed);
+    }
+    uv_close((uv_handle_t *)t, NULL);
+}
+
+static void start_next(struct bench_client *c)
 {
     struct bench *b = c->b;
     if (b->n_started == b->o.requests + b->o.warmup) {
@@ -267,6 +321,8 @@ static void start_next(struct client *c)
         return;
     }
     c->at = b->n_started++;
+    if (c->at == b->o.warmup && b->o.seconds)
+        uv_timer_start(&b->limit, on_limit, (uint64_t)b->o.seconds * 1000, 0);
     build_request(c);
     if (c->open && !uv_is_closing((uv_handle_t *)&c->tcp))
         send_request(c);
@@ -274,7 +330,7 @@ static void start_next(struct client *c)
         connect_client(c);
 }
 
-static void connect_client(struct client *c)
+static void connect_client(struct bench_client *c)
 {
     struct bench *b = c->b;
     c->used = c->last_here = false;
@@ -292,17 +348,25 @@ int srv_bench_run(struct bench *b)
     memcpy(&b->addr, ai->ai_addr, ai->ai_addrlen);
     freeaddrinfo(ai);
     uv_loop_init(&b->loop);
-    struct client *all = xcalloc((size_t)b->o.concurrency, sizeof *all);
+    uv_timer_init(&b->loop, &b->limit);
+    uv_unref((uv_handle_t *)&b->limit);
+    b->limit.data = b;
+    struct bench_client *all = b->clients = xcalloc((size_t)b->o.concurrency, sizeof *all);
     for (int i = 0; i < b->o.concurrency; i++) {
         all[i].b = b;
         all[i].at = -1;
-        start_next(&all[i]);
     }
+    for (int i = 0; i < b->o.concurrency; i++)
+        start_next(&all[i]);
     uv_run(&b->loop, UV_RUN_DEFAULT);
+    if (!uv_is_closing((uv_handle_t *)&b->limit)) {
+        uv_close((uv_handle_t *)&b->limit, NULL);
+        uv_run(&b->loop, UV_RUN_DEFAULT);
+    }
     for (int i = 0; i < b->o.concurrency; i++) {
-        buf_free(&all[i].req);
-        buf_free(&all[i].in);
-        buf_free(&all[i].body);
+        struct buf *own[] = {&all[i].req, &all[i].in, &all[i].body, &all[i].talk, &all[i].said};
+        for (size_t k = 0; k < sizeof own / sizeof *own; k++)
+            buf_free(own[k]);
     }
     free(all);
     uv_loop_close(&b->loop);

@@ -1,150 +1,114 @@
 #!/usr/bin/env python3
-"""Side by side in one run: stepd, stepd held to AVX2, and llama.cpp's server on the same GGUF file.
+"""Side by side in one run on the same weights: stepd and the servers that people would run instead (docs/benchmarks.md).
 
-    compare.py [--rounds 3] [--streams 1,4,16] [--prompt 110] [--tokens 64] [--model FILE] [--only stepd]
+    compare.py [--quick | --full] [--model FILE] [--only KIND,...] [--rounds N] [--realtime N]
 
-Each round starts each server afresh, waits for its first answered request, measures it at every number of streams with
-`stepd bench` as the load generator for both, reads its memory, stops it, and goes on to the other; the order turns
-from round to round. Prints medians and the ratio, and keeps them with every single figure in
-tests/bench/history/DATE-COMMIT.json. Prompts are distinct words: with the chat template about 140 tokens (the server's own count is in the
-output). Both use every core, greedy sampling, and go on past the end of text. llama.cpp is the server inside the PyPI package
-xllamacpp: its own defaults, but 16 slots in one shared cache (kv_unified), 320 tokens of context a slot, no log output. That package is built for AVX2 at most (its own line about itself is printed and
-kept), so the fair column for kernels is "stepd avx2"; the column "stepd" is what a user of this machine gets."""
+All servers of a group of loads are started first (start-up time and memory are measured then) and held still by SIGSTOP but for the
+one that is measured. Each cell is run at every server in turn, the order rotates from round to round; medians and ratios against
+the best peer of each line. Prints a table, keeps it with every single figure in tests/bench/history/DATE-COMMIT.json."""
 import argparse
 import configparser
 import datetime
+import fcntl
 import json
 import os
-import statistics
 import subprocess
 import sys
-import tempfile
 import time
-import urllib.error
-import urllib.request
 
-TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-sys.path.insert(0, os.path.join(TOP, "tests"))
-from daemon import STEPD, free_port  # noqa: E402
-
-KINDS = ("stepd", "stepd avx2", "llama.cpp")
-SLOTS, SLOT_TOKENS = 16, 320
-METRICS = (  # key, heading, unit, more is better
-    ("output_tokens_per_s", "output tokens", "tokens/s", True),
-    ("ttft", "time to first token, median", "ms", False),
-    ("tpot", "time per output token, median", "ms", False),
-)
+BENCH = os.path.dirname(os.path.abspath(__file__))
+TOP = os.path.dirname(os.path.dirname(BENCH))
+sys.path[:0] = [BENCH, os.path.join(TOP, "tests")]
+import machine  # noqa: E402
+import recipes  # noqa: E402
+import report  # noqa: E402
+from daemon import free_port  # noqa: E402
+from peers import KINDS, base  # noqa: E402
 
 
-def serve_llama(path, port):
-    """Child process: prints when the library is loaded, then serves until it is killed."""
-    import xllamacpp
-    with open("/proc/self/status") as f:
-        rss = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-    print(json.dumps({"loaded": time.time(), "rss_kib": rss,
-                      "version": f"xllamacpp {xllamacpp.__version__}; {' '.join(xllamacpp.get_system_info().split())}"}), flush=True)
-    p = xllamacpp.CommonParams()
-    p.model.path = path
-    p.port = port
-    p.n_parallel = SLOTS
-    p.n_ctx = SLOTS * SLOT_TOKENS
-    p.kv_unified = True
-    p.cpuparams.n_threads = p.cpuparams_batch.n_threads = len(os.sched_getaffinity(0))
-    p.verbosity = 0
-    server = xllamacpp.Server(p)
-    print(json.dumps({"url": server.listening_address}), flush=True)
-    while True:
-        time.sleep(3600)
+def say(text):
+    print(text, flush=True)
 
 
-class Server:
-    """One started server; `start_s` is from its start to its first answered request."""
+class Lock:
+    """One measured load at a time on this machine, if a lock file is named: --lock FILE."""
 
-    def __init__(self, kind, path):
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.log = tempfile.TemporaryFile()
-        self.base_kib = 0
-        began = time.time()
-        if kind.startswith("stepd"):
-            self.model = "bench"
-            cmd = [STEPD, "serve", f"bench={path}", "--port", str(self.port), "--no-access-log"]
-            if kind == "stepd avx2":
-                cmd += ["--isa", "avx2"]
-            self.p = subprocess.Popen(cmd, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
-        else:
-            self.model = os.path.basename(path)
-            self.p = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--serve-llama", path, str(self.port)],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self.log)
-            first = json.loads(self.p.stdout.readline() or self.fail())
-            # The interpreter and the import are not llama.cpp's: time and memory count from here.
-            began, self.base_kib, self.version = first["loaded"], first["rss_kib"], first["version"]
-        self.answered(began)
+    def __init__(self, path):
+        self.f = open(path, "a") if path else None
 
-    def fail(self):
-        self.stop()
-        self.log.seek(0)
-        raise SystemExit("server failed:\n" + self.log.read().decode("utf-8", "replace")[-3000:])
+    def __enter__(self):
+        if self.f:
+            fcntl.flock(self.f, fcntl.LOCK_EX)
 
-    def answered(self, began):
-        body = json.dumps({"model": self.model, "max_tokens": 1, "temperature": 0,
-                           "messages": [{"role": "user", "content": "Hi"}]}).encode()
-        while time.time() < began + 120:
-            if self.p.poll() is not None:
-                self.fail()
+    def __exit__(self, *_):
+        if self.f:
+            fcntl.flock(self.f, fcntl.LOCK_UN)
+
+
+class Run:
+    def __init__(self, a):
+        self.a, self.lock = a, Lock(a.lock)
+        self.absent, self.starts, self.settings, self.rounds = {}, {}, {}, {}
+        self.kinds = []
+        for name, kind in KINDS.items():
+            why = kind.missing() if name in a.only else "left out by --only"
+            if name in a.only and not why:
+                try:
+                    kind.prepare(a.model)
+                except (base.Failed, subprocess.TimeoutExpired) as e:
+                    why = str(e)
+            if why:
+                self.absent[name] = why
+                say(f"{name}: {why}")
+            else:
+                self.kinds.append(name)
+
+    def start(self, cells):
+        """The group's servers; one that fails is reported and not asked again."""
+        out = {}
+        slots, tokens = max(c.streams for c in cells), max(c.need() for c in cells)
+        for name in list(self.kinds):
             try:
-                req = urllib.request.Request(self.url + "/v1/chat/completions", body, {"Content-Type": "application/json"})
-                with urllib.request.urlopen(req, timeout=60) as r:
-                    r.read()
-                self.start_s = time.time() - began
-                return
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.01)
-        self.fail()
+                with self.lock:
+                    s = KINDS[name](base.Job(self.a.model, slots, tokens, free_port(), self.a.realtime))
+                    self.starts.setdefault(name, {"start_s": s.start_s, "memory_mb": s.memory_mb()})
+                    self.settings.setdefault(name, s.settings)
+                    s.hold()
+                out[name] = s
+                say(f"{name}: first token after {s.start_s:.2f} s, {s.memory_mb():.0f} MB")
+            except base.Failed as e:
+                self.absent[name] = str(e)
+                self.kinds.remove(name)
+                say(f"{name}: {e}")
+        return out
 
-    def load(self, a, streams, seed):
-        n = max(4, 2 * streams)
-        cmd = [STEPD, "bench", "--url", self.url, "--model", self.model, "--concurrency", str(streams), "--requests", str(n),
-               "--warmup", str(streams), "--prompt-tokens", str(a.prompt), "--max-tokens", str(a.tokens), "--seed", str(seed),
-               "--json"]
-        r = subprocess.run(cmd, stdout=subprocess.PIPE, timeout=900)
-        if r.returncode:
-            self.fail()
-        j = json.loads(r.stdout)
-        return {"output_tokens_per_s": j["output_tokens_per_s"], "ttft": j["ttft_ms"]["p50"], "tpot": j["tpot_ms"]["p50"],
-                "prompt_tokens_each": j["prompt_tokens"] / max(1, j["requests"]), "output_tokens": j["output_tokens"],
-                "requests": j["requests"]}
+    def cell(self, c, servers, turn):
+        names = [n for n in servers if n not in (c.kinds or ())]
+        names = names[turn % len(names):] + names[:turn % len(names)]
+        for n in names:
+            with self.lock:
+                servers[n].go()
+                f = recipes.run(c, servers[n], self.seed, self.a.realtime)
+                servers[n].hold()
+            self.rounds.setdefault(c.key(), {}).setdefault(n, []).append(f)
+            say(f"round {turn + 1}: {c.key()}: {n}: " + (f.get("error") or ", ".join(
+                f"{title} {report.form(f[key])}" for key, title, _ in report.LINES if f.get(key))))
 
-    def rss_mb(self):
-        with open(f"/proc/{self.p.pid}/status") as f:
-            kib = next(int(line.split()[1]) for line in f if line.startswith("VmRSS"))
-        return (kib - self.base_kib) * 1024 / 1e6
-
-    def stop(self):
-        self.p.terminate()
+    def group(self, name, cells):
+        say(f"== {name}: starting {len(self.kinds)} servers")
+        servers = self.start(cells)
         try:
-            self.p.wait(20)
-        except subprocess.TimeoutExpired:
-            self.p.kill()
-            self.p.wait()
+            for turn in range(max(c.rounds for c in cells)):
+                for i, c in enumerate(cells):
+                    if turn < c.rounds and servers:
+                        self.seed = 1000 * (turn + 1) + i
+                        self.cell(c, servers, turn)
+        finally:
+            for s in servers.values():
+                s.stop()
 
-
-def one_round(kind, path, a, seed):
-    s = Server(kind, path)
-    try:
-        out = {"start_s": s.start_s, "rss_start_mb": s.rss_mb()}
-        for n in a.streams:
-            out[str(n)] = s.load(a, n, seed)
-        out["rss_mb"] = s.rss_mb()
-        out["version"] = getattr(s, "version", None)
-    finally:
-        s.stop()
-    return out
-
-
-def cpu_model():
-    with open("/proc/cpuinfo") as f:
-        return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "unknown")
+    def results(self):
+        return {cell: {k: report.medians(r) for k, r in by.items()} for cell, by in self.rounds.items()}
 
 
 def default_model():
@@ -153,69 +117,58 @@ def default_model():
     return os.path.join(os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), ini["smollm2-135m"]["file"])
 
 
-def table(runs, a):
-    kinds = [k for k in runs if runs[k]]
-    ratios = kinds[:-1] if kinds[-1] == "llama.cpp" else []
-    lines = ["| | " + " | ".join(kinds + [k + " / llama.cpp" for k in ratios]) + " |",
-             "|---|" + "---|" * (len(kinds) + len(ratios))]
+def options():
+    ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    ap.add_argument("--quick", action="store_const", dest="size", const="quick", default="default", help="a few minutes")
+    ap.add_argument("--full", action="store_const", dest="size", const="full", help="hours: long limits, five rounds of everything")
+    ap.add_argument("--model", default=default_model())
+    ap.add_argument("--only", type=lambda s: s.split(","), default=list(KINDS), help="of: " + ", ".join(KINDS))
+    ap.add_argument("--rounds", type=int, help="at most so many rounds of each cell")
+    ap.add_argument("--streams", type=lambda s: [int(x) for x in s.split(",")], help="only these numbers of streams")
+    ap.add_argument("--groups", type=lambda s: s.split(","), help="only these groups of loads")
+    ap.add_argument("--realtime", type=int, default=0, help="servers run at this SCHED_RR priority, the load generator one above")
+    ap.add_argument("--lock", help="a file that is locked during each measured load")
+    ap.add_argument("--note", default="", help="kept with the result")
+    a = ap.parse_args()
+    unknown = [k for k in a.only if k not in KINDS]
+    if unknown:
+        ap.error(f"unknown kinds: {', '.join(unknown)}; there are: {', '.join(KINDS)}")
+    return a
 
-    def row(name, pick, form):
-        med = [statistics.median(pick(r) for r in runs[k]) for k in kinds]
-        ratio = "".join(f" {m / med[-1]:.2f} |" for m in med[:len(ratios)])
-        lines.append(f"| {name} | " + " | ".join(form.format(m) for m in med) + " |" + ratio)
 
-    for n in a.streams:
-        for key, name, unit, _ in METRICS:
-            row(f"{n} streams: {name}, {unit}", lambda r: r[str(n)][key], "{:.1f}")
-    row("start to first answered request, s", lambda r: r["start_s"], "{:.2f}")
-    row("resident memory after the load, MB", lambda r: r["rss_mb"], "{:.0f}")
-    return "\n".join(lines)
+def groups(a):
+    for name, cells in recipes.plan(a.size):
+        if a.groups and name not in a.groups:
+            continue
+        cells = [c for c in cells if not a.streams or c.streams in a.streams]
+        for c in cells:
+            c.rounds = min(c.rounds, a.rounds or c.rounds)
+        if cells:
+            yield name, cells
 
 
 def main():
-    if sys.argv[1:2] == ["--serve-llama"]:
-        return serve_llama(sys.argv[2], int(sys.argv[3]))
-    ap = argparse.ArgumentParser()
-    ap.add_argument("--rounds", type=int, default=3)
-    ap.add_argument("--streams", type=lambda s: [int(x) for x in s.split(",")], default=[1, 4, 16])
-    ap.add_argument("--prompt", type=int, default=110, help="words of each prompt")
-    ap.add_argument("--tokens", type=int, default=64)
-    ap.add_argument("--model", default=default_model())
-    ap.add_argument("--only", choices=KINDS)
-    a = ap.parse_args()
-    if max(a.streams) > SLOTS:
-        ap.error(f"at most {SLOTS} streams: llama.cpp's server has that many slots here")
-    cores, before = len(os.sched_getaffinity(0)), os.getloadavg()[0]
-    if before > 0.3 * cores:
-        print(f"warning: the load average is {before:.1f} on {cores} cores before the start; figures of a busy machine mean little: "
-              "llama.cpp's threads wait by spinning and suffer most", flush=True)
-    kinds = [a.only] if a.only else list(KINDS)
-    runs = {k: [] for k in kinds}
-    for r in range(a.rounds):
-        for k in kinds if r % 2 == 0 else kinds[::-1]:
-            runs[k].append(one_round(k, a.model, a, r + 1))
-            print(f"round {r + 1} {k:11} start {runs[k][-1]['start_s']:.2f} s  " + "  ".join(
-                f"{n} streams {runs[k][-1][str(n)]['output_tokens_per_s']:.1f} tokens/s" for n in a.streams), flush=True)
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, stdout=subprocess.PIPE, text=True)
+    a = options()
+    where = machine.describe()
+    say(machine.text(where))
+    run = Run(a)
+    for name, cells in groups(a):
+        run.group(name, cells)
+    results = run.results()
+    text = report.table(results, run.starts, run.kinds) + "\n\n" + report.notes(results, run.absent, run.settings)
+    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, stdout=subprocess.PIPE, text=True, check=False)
     now = datetime.datetime.now(datetime.timezone.utc)
-    each = runs[kinds[0]][0][str(a.streams[0])]["prompt_tokens_each"]
-    where = {"date": now.strftime("%Y-%m-%dT%H:%MZ"), "commit": git.stdout.strip() or "unknown", "cpu": cpu_model(),
-             "cores": cores, "load_average_before": before, "model": os.path.basename(a.model),
-             "rounds": a.rounds, "prompt_tokens": each, "max_tokens": a.tokens}
-    text = table(runs, a)
-    for k in kinds:
-        if runs[k][0]["version"]:
-            where[k] = runs[k][0]["version"]
-            print(f"\n{k}: {where[k]}")
-    print(f"\n{where['cpu']}, {where['cores']} cores; {where['model']}; prompts of {each:.0f} tokens, {a.tokens} new; medians "
-          f"of {a.rounds} rounds\n\n{text}")
-    folder = os.path.join(TOP, "tests", "bench", "history")
+    where.update(date=now.strftime("%Y-%m-%dT%H:%MZ"), commit=git.stdout.strip() or "unknown", model=os.path.basename(a.model),
+                 realtime=a.realtime, size=a.size, note=a.note)
+    say(f"\n{where['model']}, commit {where['commit']}\n\n{text}")
+    folder = os.path.join(BENCH, "history")
     os.makedirs(folder, exist_ok=True)
     path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}.json")
     with open(path, "w") as f:
-        json.dump(dict(where, runs=runs, table=text), f, indent=1)
+        json.dump(dict(where, absent=run.absent, starts=run.starts, settings=run.settings, results=results, rounds=run.rounds,
+                       table=text), f, indent=1)
         f.write("\n")
-    print(f"\nkept in {os.path.relpath(path, TOP)}")
+    say(f"\nkept in {os.path.relpath(path, TOP)}")
     return 0
 
 
