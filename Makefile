@@ -220,10 +220,10 @@ lint:
 	@$(PYTHON) tests/lint/deps.py
 	@$(PYTHON) tests/lint/size.py
 
-bench: all $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar
+bench: all $(B)/tests/bench/roofline $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar
 	@conf/setup.sh bench bench-images
 	@$(MAKE) -s pull
-	@.venv-bench/bin/python tests/bench/compare.py $(ARGS)
+	@$(PYTHON) tests/bench/compare.py $(ARGS)
 	@$(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
 # What is generated from the option table and the tables of models; tests compare.

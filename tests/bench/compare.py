@@ -19,6 +19,7 @@ import time
 BENCH = os.path.dirname(os.path.abspath(__file__))
 TOP = os.path.dirname(os.path.dirname(BENCH))
 sys.path[:0] = [BENCH, os.path.join(TOP, "tests")]
+import hostpath  # noqa: E402
 import machine  # noqa: E402
 import recipes  # noqa: E402
 import report  # noqa: E402
@@ -49,7 +50,7 @@ class Run:
     def __init__(self, a):
         self.a, self.lock = a, Lock(a.lock)
         self.absent, self.starts, self.settings, self.rounds = {}, {}, {}, {}
-        self.kinds = []
+        self.kinds, self.cells, self.kept = [], [], {}
         for name, kind in KINDS.items():
             why = kind.missing() if name in a.only else "left out by --only"
             if name in a.only and not why:
@@ -64,10 +65,14 @@ class Run:
                 self.kinds.append(name)
 
     def start(self, cells):
-        """The group's servers; one that fails is reported and not asked again."""
+        """The group's servers; one that fails is reported and not asked again. One that takes minutes to start stays for all groups."""
         out = {}
-        slots, tokens = max(c.streams for c in cells), max(c.need() for c in cells)
         for name in list(self.kinds):
+            if name in self.kept:
+                out[name] = self.kept[name]
+                continue
+            room = self.cells if KINDS[name].keep else cells
+            slots, tokens = max(c.streams for c in room), max(c.need() for c in room)
             try:
                 with self.lock:
                     s = KINDS[name](base.Job(self.a.model, slots, tokens, free_port(), self.a.realtime))
@@ -75,6 +80,8 @@ class Run:
                     self.settings.setdefault(name, s.settings)
                     s.hold()
                 out[name] = s
+                if KINDS[name].keep:
+                    self.kept[name] = s
                 say(f"{name}: first token after {s.start_s:.2f} s, {s.memory_mb():.0f} MB")
             except base.Failed as e:
                 self.absent[name] = str(e)
@@ -83,9 +90,9 @@ class Run:
         return out
 
     def cell(self, c, servers, turn):
-        names = [n for n in servers if n not in (c.kinds or ())]
-        names = names[turn % len(names):] + names[:turn % len(names)]
-        for n in names:
+        names = [n for n in servers if n not in c.without]
+        for k in range(len(names)):
+            n = names[(turn + k) % len(names)]
             with self.lock:
                 servers[n].go()
                 f = recipes.run(c, servers[n], self.seed, self.a.realtime)
@@ -104,7 +111,17 @@ class Run:
                         self.seed = 1000 * (turn + 1) + i
                         self.cell(c, servers, turn)
         finally:
-            for s in servers.values():
+            for n, s in servers.items():
+                if n not in self.kept:
+                    s.stop()
+
+    def all(self, groups):
+        self.cells = [c for _, cells in groups for c in cells]
+        try:
+            for name, cells in groups:
+                self.group(name, cells)
+        finally:
+            for s in self.kept.values():
                 s.stop()
 
     def results(self):
@@ -128,6 +145,7 @@ def options():
     ap.add_argument("--groups", type=lambda s: s.split(","), help="only these groups of loads")
     ap.add_argument("--realtime", type=int, default=0, help="servers run at this SCHED_RR priority, the load generator one above")
     ap.add_argument("--lock", help="a file that is locked during each measured load")
+    ap.add_argument("--host", choices=("yes", "no", "only"), default="yes", help="costs of the server without a model")
     ap.add_argument("--note", default="", help="kept with the result")
     a = ap.parse_args()
     unknown = [k for k in a.only if k not in KINDS]
@@ -152,10 +170,16 @@ def main():
     where = machine.describe()
     say(machine.text(where))
     run = Run(a)
-    for name, cells in groups(a):
-        run.group(name, cells)
+    if a.host != "only":
+        run.all(list(groups(a)))
     results = run.results()
+    host = {}
+    if a.host == "only" or (a.host == "yes" and a.size != "quick"):
+        with run.lock:
+            host = hostpath.measure(a.model, a.realtime)
     text = report.table(results, run.starts, run.kinds) + "\n\n" + report.notes(results, run.absent, run.settings)
+    lines = report.roofline(results, where, machine.model_bytes(a.model))
+    text = "\n\n".join([t for t in (text, "\n".join(lines), hostpath.table(host) if host else "") if t])
     git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=TOP, stdout=subprocess.PIPE, text=True, check=False)
     now = datetime.datetime.now(datetime.timezone.utc)
     where.update(date=now.strftime("%Y-%m-%dT%H:%MZ"), commit=git.stdout.strip() or "unknown", model=os.path.basename(a.model),
@@ -163,9 +187,10 @@ def main():
     say(f"\n{where['model']}, commit {where['commit']}\n\n{text}")
     folder = os.path.join(BENCH, "history")
     os.makedirs(folder, exist_ok=True)
-    path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}.json")
+    stem = os.path.splitext(where["model"])[0]
+    path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}-{stem}{'-quick' if a.size == 'quick' else ''}.json")
     with open(path, "w") as f:
-        json.dump(dict(where, absent=run.absent, starts=run.starts, settings=run.settings, results=results, rounds=run.rounds,
+        json.dump(dict(where, absent=run.absent, starts=run.starts, settings=run.settings, results=results, rounds=run.rounds, host=host,
                        table=text), f, indent=1)
         f.write("\n")
     say(f"\nkept in {os.path.relpath(path, TOP)}")

@@ -15,7 +15,7 @@ class Cell:
         self.warmup = more.pop("warmup", min(streams, 4))
         self.seconds = more.pop("seconds", 10)
         self.shared, self.turns = more.pop("shared", 0), more.pop("turns", 1)
-        self.kinds = more.pop("kinds", None)
+        self.without = more.pop("without", ())  # kinds that this cell is not run at
         self.rounds = more.pop("rounds", 5)
         if more:
             raise TypeError(f"cell {name}: {', '.join(more)}")
@@ -62,13 +62,14 @@ def figures(j, cell):
          "cut": j.get("cut", 0), "seconds": j["seconds"]}
     if not j["tpot_ms"]["p50"]:
         del f["tpot_ms"]  # not one second token in the time given
-    if cell.streams == 1 and f["ttft_ms"]:
+    if cell.turns > 1:
+        f["ttft_ms"] = j["ttft_later_ms"]["p50"]  # with all that was said before
+    elif cell.streams == 1 and f["ttft_ms"] and f["prompt_tokens"]:
         f["prefill_tokens_per_s"] = f["prompt_tokens"] / f["ttft_ms"] * 1e3
     return f
 
 
 SHORT = "140 tokens"
-OURS_AND_PEERS = None
 
 
 def plan(size):
@@ -76,16 +77,14 @@ def plan(size):
     if size == "quick":
         return [("short", [Cell(SHORT, n, 140, 64, seconds=8, rounds=2) for n in (1, 4, 16)])]
     full = size == "full"
-    rounds, cap = (5, 60) if full else (5, 10)
-    later = 5 if full else 2
-    no_avx2 = ("stepd avx2",)
-    short = [Cell(SHORT, n, 140, 64, seconds=cap, rounds=rounds, requests=n if n == 64 and not full else 0) for n in (1, 4, 16, 64)]
-    middle = [Cell("1000 tokens", n, 1000, 64, seconds=cap, rounds=later, requests=n if n > 1 else 3, warmup=0, kinds=no_avx2)
-              for n in (1, 4, 16, 64)]
-    middle += [Cell("1000 tokens, 900 shared", n, 1000, 64, seconds=cap, rounds=later, shared=900, warmup=1, kinds=no_avx2,
-                    requests=n + 4) for n in (4, 16)]
-    middle += [Cell("4 turns of 100 tokens", n, 100, 64, seconds=cap, rounds=later, turns=4, warmup=0, requests=4 * n, kinds=no_avx2)
-               for n in (1, 4, 16)]
-    long = [Cell("4000 tokens", n, 4000, 64, seconds=3 * cap if full else 15, rounds=later, requests=n if n > 1 else 2, warmup=0,
-                 kinds=no_avx2) for n in (1, 4, 16, 64)]
+    short = [Cell(SHORT, n, 140, 64, seconds=60 if full else 10 if n == 64 else 6, rounds=5, requests=n if n == 64 and not full else 0)
+             for n in (1, 4, 16, 64)]
+    # Longer ones leave out the AVX2 kernels, and run twice where time is short.
+    more = {"rounds": 5 if full else 2, "without": ("stepd avx2",), "warmup": 0}
+    middle = [Cell("1000 tokens", n, 1000, 64, seconds=120 if full else 6, requests=max(n, 3), **more) for n in (1, 4, 16, 64)]
+    middle += [Cell("1000 tokens, 900 of them shared", n, 1000, 64, seconds=60 if full else 6, shared=900, requests=n + 4, **more)
+               for n in ((1, 4, 16, 64) if full else (16,))]
+    middle += [Cell("conversations of 4 turns of 100 tokens", n, 100, 64, seconds=60 if full else 6, turns=4, requests=4 * n, **more)
+               for n in ((1, 4, 16, 64) if full else (4,))]
+    long = [Cell("4000 tokens", n, 4000, 64, seconds=300 if full else 10, requests=max(n, 2), **more) for n in (1, 4, 16, 64)]
     return [("short", short), ("middle", middle), ("long", long)]

@@ -77,6 +77,19 @@ def table(results, starts, kinds):
     return "\n".join(lines)
 
 
+def roofline(results, machine, model_bytes):
+    """How near decoding alone and prefill come to what the machine can do."""
+    out, bandwidth = [], machine.get("read_bytes_per_s")
+    for cell, by in results.items():
+        for k in OURS:
+            tpot = by.get(k, {}).get("tpot_ms")
+            if tpot and bandwidth and model_bytes and cell.endswith(", 1 stream"):
+                rate = model_bytes / tpot * 1e3
+                out.append(f"- {cell}, {k}: decode at 1 stream = {100 * rate / bandwidth:.0f} % of the read bandwidth "
+                           f"({model_bytes / 1e6:.0f} MB of weights a token, {rate / 1e9:.1f} of {bandwidth / 1e9:.1f} GB/s)")
+    return out
+
+
 def notes(results, absent, settings):
     """What the table does not say of itself: settings, peers that are not there, errors, cuts."""
     out = [f"- {k}: {v}" for k, v in settings.items()]

@@ -33,7 +33,7 @@ class Peer:
     "settings": text}; start-up time and memory then count from there, for they are not the engine's."""
     name = venv = None
     start_limit = 120
-    ours = False
+    ours = keep = False  # keep: started once for all groups of loads, with room for the largest
 
     @classmethod
     def missing(cls):

@@ -8,7 +8,7 @@ KV_GB = 4
 
 
 class Vllm(base.Peer):
-    name, venv, start_limit = "vLLM CPU", ".venv-bench-vllm", 600
+    name, venv, start_limit, keep = "vLLM CPU", ".venv-bench-vllm", 600, True
 
     @classmethod
     def folder(cls, model):
