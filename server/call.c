@@ -9,7 +9,7 @@
 #define POOL_BYTES  (8u << 10) /* bodies from this size on are parsed off the loop */
 #define PREPARE_US  400 /* and those that come when the loop has parsed for so long in one turn */
 #define POLL_EVENTS 128
-#define POLL_TURNS  8 /* event batches between two turns of the sockets */
+#define POLL_TURNS  2 /* event batches between two turns of the sockets */
 
 static bool is_image(const struct srv *s, int model)
 {

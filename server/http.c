@@ -71,6 +71,7 @@ static void conn_close(struct srv *s, struct conn *k)
         return;
     CHECK(!k->x);
     srv_gone_unwatch(k);
+    srv_conn_kept(k, false);
     peers_del(s->peers, &k->peer);
     if (k->prev)
         k->prev->next = k->next;

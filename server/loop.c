@@ -7,6 +7,8 @@
 
 #include "engine/base/log.h"
 
+#define KEPT_BYTES (160 << 20) /* memory of connections that wait for their next request */
+
 static void on_timer(uv_timer_t *t);
 
 static void pump(struct srv_listener *l)
@@ -77,6 +79,13 @@ static char *read_pem(const char *path, struct err *e)
     return buf_take(&b, &n);
 }
 
+/* Fields cost pool memory beyond their bytes, so the pool is larger than the head limit. MHD clears all of it after each
+ * request: from then on every page of it is there. */
+static int pool_bytes(const struct conf *c)
+{
+    return (int)(c->max_head_bytes + 80 * c->max_head_fields + 4096);
+}
+
 /* max_conn counts the whole process; MHD counts per daemon, which is the same but for several listeners. */
 static struct MHD_Daemon *start_mhd(struct srv *s, int fd, bool tls, const char *key,
                                     const char *cert)
@@ -86,9 +95,7 @@ static struct MHD_Daemon *start_mhd(struct srv *s, int fd, bool tls, const char 
         {MHD_OPTION_LISTEN_SOCKET, fd, NULL},
         {MHD_OPTION_CONNECTION_LIMIT, s->max_conn, NULL},
         {MHD_OPTION_CONNECTION_TIMEOUT, (intptr_t)(s->conf->idle_timeout + 0.999), NULL},
-        /* Fields cost pool memory beyond their bytes, so the pool is larger than the head limit. */
-        {MHD_OPTION_CONNECTION_MEMORY_LIMIT,
-         (intptr_t)(s->conf->max_head_bytes + 80 * s->conf->max_head_fields + 4096), NULL},
+        {MHD_OPTION_CONNECTION_MEMORY_LIMIT, pool_bytes(s->conf), NULL},
         {MHD_OPTION_NOTIFY_CONNECTION, (intptr_t)srv_http_conn, s},
         {MHD_OPTION_NOTIFY_COMPLETED, (intptr_t)srv_http_done, s},
         {MHD_OPTION_URI_LOG_CALLBACK, (intptr_t)srv_http_uri, s},
@@ -114,6 +121,7 @@ int srv_loop_listen(struct srv *s, int fd, bool unix_path, const char *url, stru
         free(key);
         return ERR_IO;
     }
+    s->max_kept = KEPT_BYTES / pool_bytes(s->conf);
     *l = (struct srv_listener){.s = s, .fd = fd, .tls = tls, .unix_path = unix_path};
     snprintf(l->url, sizeof(l->url), "%s", url);
     l->mhd = start_mhd(s, fd, tls, key, cert);

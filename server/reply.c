@@ -128,7 +128,7 @@ enum MHD_Result srv_reply_queue(struct xchg *x, struct MHD_Connection *c)
         header(r, "Cache-Control", "no-cache");
         header(r, "X-Accel-Buffering", "no"); /* nginx would hold the stream back */
     }
-    if (call->close || x->s->draining)
+    if (call->close || x->s->draining || x->s->n_kept >= x->s->max_kept)
         header(r, "Connection", "close");
     cors(x, c, r);
     enum MHD_Result ok = MHD_queue_response(c, (unsigned)x->status, r);

@@ -73,6 +73,7 @@ struct conn {
     uint64_t body_bytes;
     char *uri; /* raw request target, for the query */
     bool watched;
+    bool kept;        /* idle after an answer: counted in n_kept */
     bool half_closed; /* the peer sent FIN */
     struct peer_key peer;
     struct xchg *x; /* current exchange or NULL */
@@ -133,6 +134,8 @@ struct srv {
     struct metrics metrics;
     struct conn *conns; /* list */
     int n_conn, max_conn;
+    int n_kept,
+        max_kept; /* idle ones that were used: each holds MHD's whole pool; beyond, answers close */
     size_t bodies;         /* bytes of request bodies held */
     uint64_t prepare_turn; /* turn of the loop, and time that requests were parsed in it */
     int64_t prepare_us;
@@ -222,6 +225,7 @@ void srv_gone_close(struct srv *s);
 void srv_sweep_arm(struct srv *s);
 void srv_sweep_timer(uv_timer_t *t);
 void srv_conn_phase(struct conn *k, enum conn_phase p);
+void srv_conn_kept(struct conn *k, bool kept);
 void srv_conn_shut(struct conn *k); /* end the connection whatever its state */
 
 /* health.c: the answers of API_SERVER routes. */

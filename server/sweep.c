@@ -7,9 +7,16 @@
 #include "engine/base/thread.h"
 #include "server/tcp_info.h"
 
+void srv_conn_kept(struct conn *k, bool kept)
+{
+    k->s->n_kept += kept - k->kept;
+    k->kept = kept;
+}
+
 void srv_conn_phase(struct conn *k, enum conn_phase p)
 {
     k->since_us = clock_us();
+    srv_conn_kept(k, p == CONN_WAIT);
     if (p == CONN_WAIT) {
         k->seen_bytes = tcp_info_received(k->fd);
         k->head_us = 0;

@@ -3,10 +3,13 @@
 
     tests/bench/host_cost.py [--streams 256] [--keep] [--json]
     tests/bench/host_cost.py --time [--streams 256]
+    tests/bench/host_cost.py --prompts
 
 Without --time: the daemon under valgrind --tool=callgrind, a device that emits scripted tokens at a fixed pace (`--device null
 --null-step`), streamed chat answers of two lengths from as many clients; the difference of the two counts over the difference in
 tokens is the cost of a token, what is left of the shorter one is the cost of a request. Counts hardly vary from run to run.
+With --prompts: instructions of one request of about 100, 10,000 and 100,000 prompt tokens, and wall time without valgrind, when it
+is new and when the prefix cache has it: body, template, tokens, blocks, plan.
 With --time: CPU seconds (user and system) of the daemon at full speed, the share of time in which the device had to wait, and the
 latency of /health meanwhile; figures of the machine and of what else runs on it.
 --keep writes tests/bench/history/DATE-COMMIT-host.json; --json prints one JSON object."""
@@ -15,8 +18,11 @@ import collections
 import datetime
 import json
 import os
+import random
 import re
 import shutil
+import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -97,36 +103,41 @@ def wait_ready(port, p, seconds):
             return
         except OSError:
             time.sleep(0.2)
-    sys.exit("the daemon did not become ready")
+    sys.exit(f"the daemon did not become ready: {p.args}")
 
 
 def daemon(port, model, streams, step, before=()):
     cmd = [*before, d.STEPD, "serve", "--port", str(port), "--device", "null", "--null-step", step, "--no-access-log",
-           "--log-level", "warn", "--max-sequences", str(max(streams, 64)), "--step-tokens", "65536", "--max-queue", "8192", "m=" + model]
-    return subprocess.Popen(cmd, cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+           "--max-sequences", str(max(streams, 64)), "--step-tokens", "65536", "--max-queue", "8192", "--queue-timeout", "0",
+           "m=" + model]
+    return subprocess.Popen(cmd, cwd=TOP, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def instructions(model, streams, step):
-    """Counts of two loads, by module and function, with as many requests in each."""
+def counted(model, streams, step, loads):
+    """Instructions, by module and function, of each of the loads (called with the port) but the first, which warms up."""
     port = d.free_port()
     with tempfile.TemporaryDirectory(prefix="stepd-cost-") as tmp:
         out = os.path.join(tmp, "out")
-        p = daemon(port, model, streams, step, ["valgrind", "-q", "--tool=callgrind", "--fair-sched=yes", "--callgrind-out-file=" + out])
+        p = daemon(port, model, streams, step, ["valgrind", "-q", "--tool=callgrind", "--fair-sched=yes",
+                                                "--callgrind-out-file=" + out])
         try:
-            wait_ready(port, p, 120)
-            for i, tokens in enumerate((SHORT, SHORT, LONG)):  # once to warm up
-                bench(port, streams, streams, tokens)
+            wait_ready(port, p, 300)
+            for load in loads:
+                load(port)
                 subprocess.run(["callgrind_control", "-d", str(p.pid)], check=True, stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL)
         finally:
             p.terminate()
             p.wait()
-        return self_costs(out + ".2"), self_costs(out + ".3")
+        return [self_costs(f"{out}.{i + 1}") for i in range(1, len(loads))]
 
 
 def per_token(model, streams, step="250ms"):
     """{"per_token": {module: n}, "per_request": {module: n}, "token": n, "request": n, "functions": [[n, module, name]]}."""
-    short, long = instructions(model, streams, step)
+    def load(tokens):
+        return lambda port: bench(port, streams, streams, tokens)
+
+    short, long = counted(model, streams, step, [load(SHORT), load(SHORT), load(LONG)])
     each = {k: (long[k] - short[k]) / (streams * (LONG - SHORT)) for k in long.keys() | short.keys()}
     token, request = collections.Counter(), collections.Counter()
     for (mod, _), n in each.items():
@@ -140,12 +151,94 @@ def per_token(model, streams, step="250ms"):
             "per_request": {k: round(n) for k, n in request.most_common()}, "functions": top, "functions_per_request": once}
 
 
+def long_context(model, folder):
+    """A copy of a GGUF file that says that its context has a million tokens: nothing is computed here."""
+    with open(model, "rb") as f:
+        data = bytearray(f.read())
+    at = re.search(rb"\.context_length", data).end() + 4
+    data[at:at + 4] = struct.pack("<I", 1 << 20)
+    path = os.path.join(folder, "long.gguf")
+    with open(path, "wb") as f:
+        f.write(data)
+    return path
+
+
+def prompt(n, seed, per_token):
+    """English words for about n tokens, of as many characters each."""
+    with open(os.path.join(TOP, "LICENSE")) as f:
+        words = f.read().split()
+    rnd, out, size = random.Random(seed), [], 0
+    while size < n * per_token:
+        out.append(rnd.choice(words))
+        size += len(out[-1]) + 1
+    return " ".join(out)
+
+
+def ask(port, text, sizes=None):
+    """Milliseconds of one chat request with one token as its answer; its tokens and cached tokens are added to sizes."""
+    body = json.dumps({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": text}]})
+    q = urllib.request.Request(f"http://127.0.0.1:{port}/v1/chat/completions", body.encode(), {"Content-Type": "application/json"})
+    t = time.perf_counter()
+    with urllib.request.urlopen(q, timeout=300) as r:
+        usage = json.loads(r.read())["usage"]
+    if sizes is not None:
+        sizes.append((usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]))
+    return (time.perf_counter() - t) * 1e3
+
+
+def prompt_counts(model, sizes=(100, 10000, 100000), per_token=4.2):
+    """[{"tokens", "instructions", "modules"}] for prompts of about so many tokens."""
+    with tempfile.TemporaryDirectory(prefix="stepd-cost-") as tmp:
+        tokens = []
+
+        def load(n):
+            return lambda port: ask(port, prompt(n, n, per_token), tokens)
+
+        parts = counted(long_context(model, tmp), 64, "0", [load(50)] + [load(n) for n in sizes])
+        out = []
+        for (n, _), own in zip(tokens[1:], parts):
+            mods = collections.Counter()
+            for (mod, _), k in own.items():
+                mods[mod] += k
+            out.append({"tokens": n, "instructions": sum(mods.values()), "modules": dict(mods.most_common())})
+        return out
+
+
+def prompt_times(model, sizes=(100, 1000, 4000, 10000, 100000), per_token=4.2):
+    """[{"tokens", "new_ms", "cached_ms"}]: the best of several requests."""
+    with tempfile.TemporaryDirectory(prefix="stepd-cost-") as tmp:
+        port = d.free_port()
+        p = daemon(port, long_context(model, tmp), 64, "0")
+        try:
+            wait_ready(port, p, 60)
+            out = []
+            for n in sizes:
+                tokens = []
+                new = min(ask(port, prompt(n, i, per_token), tokens) for i in range(5))
+                cached = min(ask(port, prompt(n, 4, per_token), tokens) for i in range(5))
+                out.append({"tokens": tokens[-1][0], "cached": tokens[-1][1], "new_ms": round(new, 2),
+                            "cached_ms": round(cached, 2)})
+            return out
+        finally:
+            p.terminate()
+            p.wait()
+
+
 def health_latency(port, stop, into):
-    while not stop.is_set():
-        t = time.perf_counter()
-        urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=10).close()
-        into.append((time.perf_counter() - t) * 1e3)
-        time.sleep(0.01)
+    """Ask again and again over one connection, ahead of other work on this machine where that is allowed."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(os.sched_get_priority_min(os.SCHED_FIFO) + 90))
+    except OSError:
+        pass
+    ask = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as s:
+        while not stop.is_set():
+            t = time.perf_counter()
+            s.sendall(ask)
+            if not s.recv(4096).startswith(b"HTTP/1.1 200"):
+                sys.exit("the health check failed")
+            into.append((time.perf_counter() - t) * 1e3)
+            time.sleep(0.0037)
 
 
 def metric(port, name):
@@ -203,16 +296,22 @@ def main():
     a.add_argument("--model", default=d.SMOLLM2)
     a.add_argument("--step", help="time of a step")
     a.add_argument("--time", action="store_true")
+    a.add_argument("--prompts", action="store_true")
     a.add_argument("--keep", action="store_true")
     a.add_argument("--json", action="store_true")
     o = a.parse_args()
     if not o.time and not shutil.which("valgrind"):
         sys.exit("valgrind is not installed")
-    figures = (timed if o.time else per_token)(o.model, o.streams, **({"step": o.step} if o.step else {}))
+    if o.prompts:
+        figures = {"counts": prompt_counts(o.model), "times": prompt_times(o.model)}
+    else:
+        figures = (timed if o.time else per_token)(o.model, o.streams, **({"step": o.step} if o.step else {}))
     if o.keep:
         figures["kept"] = keep(figures)
     if o.json:
         print(json.dumps(figures))
+    elif o.prompts:
+        print("\n".join(json.dumps(x) for x in figures["counts"] + figures["times"]))
     elif o.time:
         print("\n".join(f"{k:22} {v}" for k, v in figures.items()))
     else:
