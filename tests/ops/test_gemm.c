@@ -493,6 +493,33 @@ static void test_int8_special(void **st)
     problem_free(&p);
 }
 
+/* Sums about the least normal number: however rows are multiplied, the same of them count as nothing. */
+static void test_tiny(void **st)
+{
+    (void)st;
+    static const enum quant_fmt fmt[] = {QF_Q4_0, QF_Q5_0, QF_Q6_K, QF_Q8_0, QF_F8_32};
+    for (int f = 0; f < 5; f++) {
+        struct problem p;
+        problem_make(&p, 1, &fmt[f], (int64_t[]){40}, 512, 20, false);
+        for (int64_t i = 0; i < p.m * p.ldx; i++)
+            p.x[i] *= i % 3 ? 1e-37f : 3e-39f;
+        for (int t = 0; t < n_table; t++) {
+            struct cpu_packed *w = NULL;
+            assert_int_equal(
+                cpu_packed_open(&w, tables[t].k, PRECISION_DEFAULT, &p.desc, pools[0], NULL), 0);
+            float *all = product(pools[0], tables[t].k, w, &p, 0, p.m);
+            for (int64_t m = 1, row = 0; row + m <= p.m; row += m++) {
+                float *y = product(pools[0], tables[t].k, w, &p, row, m);
+                assert_memory_equal(y, all + row * p.n_out, (size_t)(m * p.n_out) * sizeof *y);
+                free(y);
+            }
+            free(all);
+            cpu_packed_close(w);
+        }
+        problem_free(&p);
+    }
+}
+
 /* No allocation in a product. */
 static void test_no_alloc(void **st)
 {
@@ -539,6 +566,7 @@ int main(void)
         cmocka_unit_test(test_formats),  cmocka_unit_test(test_parts),
         cmocka_unit_test(test_empty),    cmocka_unit_test(test_errors),
         cmocka_unit_test(test_no_alloc), cmocka_unit_test(test_int8_special),
+        cmocka_unit_test(test_tiny),
     };
     return cmocka_run_group_tests(tests, NULL, teardown);
 }
