@@ -49,6 +49,9 @@ void api_close(struct api *a);
  * call->model says, or ERR_*. */
 int api_model_add(struct api *a, const char *name, const char *aliases, const char *path,
                   const char *chat_template, struct err *e);
+/* The small model in `path` has the tokens of the served one (index `model`), as a draft model must. ERR_INVAL names the first
+ * that differs; ERR_* of reading it. */
+int api_model_same_tokens(struct api *a, int model, const char *path, struct err *e);
 /* Facts known once the engine is open: context length and vocabulary in force. Loop thread, before calls. */
 void api_model_ready(struct api *a, int model, const struct eng_info *info);
 

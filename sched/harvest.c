@@ -1,14 +1,6 @@
 /* What a step brought: computed counts move, full blocks are indexed, chosen tokens become events. */
 #include "sched/sched_impl.h"
 
-static bool is_stop(const struct request *r, int32_t token)
-{
-    for (int i = 0; i < r->n_stop_id; i++)
-        if (r->stop_id[i] == token)
-            return true;
-    return false;
-}
-
 static void emit_token(struct sched *s, struct seq *q, enum event_kind kind, int32_t index,
                        const struct sample_out *out, bool predicted)
 {
@@ -25,7 +17,7 @@ static void emit_token(struct sched *s, struct seq *q, enum event_kind kind, int
 static void take_token(struct sched *s, struct seq *q, const struct sample_out *out)
 {
     struct sreq *r = q->req;
-    if (is_stop(r->r, out->token)) {
+    if (sched__is_stop(r->r, out->token)) {
         sched__emit_finish(s, q, FINISH_STOP, out->token);
         return;
     }

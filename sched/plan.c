@@ -349,7 +349,7 @@ static bool has_penalty(const struct request *r)
 
 /* Whether a row by reference can be had, and nobody has to wait. Bans before min_tokens and the
  * mask depend on how many tokens there are, not on which. */
-static bool gains(const struct sched *s)
+static bool gains(struct sched *s)
 {
     bool any = false;
     for (int i = 0; i < s->n_run; i++) {

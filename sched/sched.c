@@ -86,6 +86,8 @@ int sched_open(struct sched **out, struct engine *g, const struct sched_opts *o,
     if (!rc) {
         set_defaults(s, o);
         rc = open_parts(s, e);
+        if (!rc)
+            rc = sched__model_open(s, e);
     }
     if (rc) {
         sched_close(s);
@@ -146,6 +148,7 @@ void sched_close(struct sched *s)
     state_pool_close(s->states);
     plan_free(&s->ring[0]);
     plan_free(&s->ring[1]);
+    drafter_close(s->spec.drafter);
     free(s->run);
     free(s->list);
     free(s);

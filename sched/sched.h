@@ -23,6 +23,8 @@ struct sched_opts { /* zero = default */
     int64_t age_us;      /* a request that waited longer goes first whatever the policy; 0 = 10 s */
     bool no_prefix_cache;
     int spec_tokens; /* drafts of a sequence in a step, at most SPEC_TOKENS_MAX; 0 = none. With recurrent states none. */
+    struct engine
+        *draft; /* a small model with the same tokens, for more drafts; used, not owned; NULL */
     bool spec_eager;    /* tests: every guess becomes a draft, likely or not, dear or not */
     uint64_t hash_mask; /* tests: force equal prefix hashes */
     int64_t (*clock)(void *arg);                     /* NULL = clock_us */

@@ -111,6 +111,15 @@ static inline int32_t sched__blocks(const struct sched *s, int32_t n)
     return (int32_t)(((int64_t)n + s->info.block_len - 1) / s->info.block_len);
 }
 
+/* It ends a choice of r. */
+static inline bool sched__is_stop(const struct request *r, int32_t token)
+{
+    for (int i = 0; i < r->n_stop_id; i++)
+        if (r->stop_id[i] == token)
+            return true;
+    return false;
+}
+
 /* seq.c */
 void sched__seq_move(struct seq *q, enum seq_state to);
 int32_t sched__seq_goal(const struct seq *q);                /* tokens to compute */
@@ -177,17 +186,31 @@ void sched__harvest(struct sched *s, struct plan *p);
 
 /* spec.c: guesses and drafts */
 int sched__spec_open(const struct sched *s, struct seq *q); /* with its tokens; ERR_NOMEM */
-void sched__spec_close(struct seq *q);
+void sched__spec_close(struct sched *s, struct seq *q);
 /* The token that q has taken last: judge the guess and make the next one. Whether the request's prediction named it. */
 bool sched__spec_token(struct seq *q);
 /* Sets spec->n_draft of each of list[n], the decode rows of the step being planned. */
 void sched__spec_choose(struct sched *s, struct seq *const *list, int n);
 /* Look-ahead: q's next row is better planned when its token is known, with drafts behind it. */
-bool sched__spec_waits(const struct sched *s, const struct seq *q);
+bool sched__spec_waits(struct sched *s, const struct seq *q);
 /* Right drafts of an entry whose step is over. */
 int sched__spec_accept(struct sched *s, const struct plan *p, const struct plan_entry *en);
 void sched__spec_cost(struct sched *s, const struct plan *p); /* a step is over */
 void sched__spec_pause(struct sched *s);                      /* there is nothing to run */
+
+int sched__spec_most(const struct sched *s, const struct seq *q); /* drafts that q may have now */
+int sched__spec_write(const struct sched *s,
+                      struct seq *q); /* its guess behind its tokens; how many */
+double sched__spec_chance(const struct spec *x, int32_t len); /* of a guess by so long a match */
+double sched__spec_rows_us(const struct speculator *c, int n);
+void sched__spec_judge(struct spec_score *c, bool hit);
+/* spec_model.c: those of a small model, if there is one */
+int sched__model_open(struct sched *s, struct err *e);
+void sched__model_drop(struct sched *s, struct seq *q); /* forget q */
+void sched__model_drafts(struct sched *s, struct seq *const *list, int n);
+double sched__model_chance(const struct spec *x);
+/* A step of q, with n_known tokens at its beginning, is over. */
+void sched__model_judge(struct spec *x, int32_t n_known, int n_draft, int n_right);
 
 /* stats.c */
 void sched__stats_step(struct sched *s, int rows, int64_t us);

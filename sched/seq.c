@@ -108,6 +108,7 @@ void sched__seq_preempt(struct sched *s, struct seq *q)
     leave_slot(s, q);
     sched__state_leave(s, q);
     drop_blocks(s, q);
+    sched__model_drop(s, q);
     q->avail_tried = -1;
     q->req->n_preempted++;
     s->st.preemptions++;
@@ -128,7 +129,7 @@ void sched__seq_end(struct sched *s, struct seq *q)
     q->tok = NULL;
     q->block = NULL;
     sched__gram_close(q);
-    sched__spec_close(q);
+    sched__spec_close(s, q);
 }
 
 void sched__seq_index(struct sched *s, struct seq *q)

@@ -11,6 +11,7 @@
 #define SCORE_MOST  64.0f
 #define MARGIN      1.12 /* tokens a second that drafts have to bring, times those without */
 #define P_LEAST     0.05 /* a draft less likely is not thought of */
+#define REST        200  /* steps until look-ahead is left for drafts again that did not pay */
 #define P_WAIT      0.5  /* the next step is held back for drafts this likely */
 
 /* Of the first guesses, by class: matches of 0-1, 2, 3, 4-5, 6-8, 9-16, more tokens. */
@@ -42,8 +43,9 @@ int sched__spec_open(const struct sched *s, struct seq *q)
     return 0;
 }
 
-void sched__spec_close(struct seq *q)
+void sched__spec_close(struct sched *s, struct seq *q)
 {
+    sched__model_drop(s, q);
     if (q->spec)
         ngram_close(&q->spec->text);
     free(q->spec);
@@ -84,7 +86,7 @@ static void find(const struct seq *q, bool just_lost)
     x->len = len;
 }
 
-static void judge(struct spec_score *c, bool hit)
+void sched__spec_judge(struct spec_score *c, bool hit)
 {
     c->seen += 1;
     c->hit += hit;
@@ -104,7 +106,7 @@ bool sched__spec_token(struct seq *q)
     bool guessed = x->at >= 0, foreign = guessed && x->foreign;
     bool hit = guessed && (foreign ? r->predict : q->tok)[x->at] == token;
     if (guessed)
-        judge(&x->score[class_of(x->len)], hit);
+        sched__spec_judge(&x->score[class_of(x->len)], hit);
     ngram_extend(&x->text, q->tok, q->n_known);
     if (foreign)
         x->lost = x->at; /* or passed, for what is looked for next */
@@ -126,7 +128,7 @@ bool sched__spec_token(struct seq *q)
 
 /* ---- how likely, how dear ---- */
 
-static double chance(const struct spec *x, int32_t len)
+double sched__spec_chance(const struct spec *x, int32_t len)
 {
     int c = class_of(len);
     const struct spec_score *of = &x->score[c];
@@ -135,17 +137,18 @@ static double chance(const struct spec *x, int32_t len)
 
 void sched__spec_pause(struct sched *s)
 {
-    s->spec.end_us = 0;
+    s->spec.end_us = s->spec.drafted_us = 0;
 }
 
 void sched__spec_cost(struct sched *s, const struct plan *p)
 {
     struct speculator *c = &s->spec;
-    int64_t from = c->end_us;
+    int64_t from = c->end_us, drafted = c->drafted_us;
     c->end_us = s->now;
+    c->drafted_us = 0;
     if (!from || !p->decode || p->n_tok > SPEC_ROWS_MAX)
         return;
-    double us = (double)(s->now - from), *at = &c->us[p->n_tok];
+    double us = (double)(s->now - from - drafted), *at = &c->us[p->n_tok];
     if (*at > 0 && us > 3 * *at) /* something else ran */
         us = 3 * *at;
     /* The first ones at a size are slow more often than fast: memory is touched, work is set up. */
@@ -156,7 +159,7 @@ void sched__spec_cost(struct sched *s, const struct plan *p)
 
 /* Expected length of a step of n rows: between the sizes that are known in proportion, beyond them as the largest
  * known, so that it will be tried. */
-static double cost(const struct speculator *c, int n)
+double sched__spec_rows_us(const struct speculator *c, int n)
 {
     int lo = n, hi = n;
     while (lo > 0 && c->us[lo] <= 0)
@@ -179,32 +182,35 @@ static void doubt(struct speculator *c, int n)
 
 /* ---- drafts ---- */
 
-static bool is_stop(const struct request *r, int32_t token)
+int sched__spec_most(const struct sched *s, const struct seq *q)
 {
-    for (int i = 0; i < r->n_stop_id; i++)
-        if (r->stop_id[i] == token)
-            return true;
-    return false;
+    int most = q->req->max_out - q->n_output - 1; /* the one behind them may be the last */
+    if (q->n_coming || q->gram || sched__thinks(q))
+        return 0;
+    return most < s->o.spec_tokens ? most : s->o.spec_tokens;
 }
 
-/* Write the guess behind the known tokens, as far as it may count. A copy that overtakes its source repeats it. */
-static int write_cand(const struct sched *s, struct seq *q)
+/* As far as it may count. A copy that overtakes its source repeats it. */
+int sched__spec_write(const struct sched *s, struct seq *q)
 {
     const struct request *r = q->req->r;
-    struct spec *x = q->spec;
-    int most = q->req->max_out - q->n_output - 1, n = 0;
-    if (!s->o.spec_tokens || x->at < 0 || q->n_coming || q->gram || sched__thinks(q))
-        return 0;
-    most = most < s->o.spec_tokens ? most : s->o.spec_tokens;
+    const struct spec *x = q->spec;
+    int most = x->at < 0 ? 0 : sched__spec_most(s, q), n = 0;
     if (x->foreign && most > r->n_predict - x->at)
         most = r->n_predict - x->at;
     for (; n < most; n++) {
         int32_t token = x->foreign ? r->predict[x->at + n] : q->tok[x->at + n];
-        if (is_stop(r, token)) /* it would end there in any case */
+        if (sched__is_stop(r, token)) /* it would end there in any case */
             break;
         q->tok[q->n_known + n] = token;
     }
     return n;
+}
+
+/* Of the next draft, those before it being right. */
+static double next_chance(const struct spec *x)
+{
+    return x->model ? sched__model_chance(x) : sched__spec_chance(x, x->len + x->n_draft);
 }
 
 /* The likeliest next draft of all; its sequence's number, or -1. */
@@ -216,7 +222,7 @@ static int likeliest(const struct sched *s, struct seq *const *list, int n, doub
         const struct spec *x = list[i]->spec;
         if (!x || x->n_draft == x->n_cand)
             continue;
-        double c = x->p * chance(x, x->len + x->n_draft);
+        double c = x->p * next_chance(x);
         if (c <= *p)
             continue;
         *p = c;
@@ -227,7 +233,7 @@ static int likeliest(const struct sched *s, struct seq *const *list, int n, doub
 
 static void add_draft(struct spec *x)
 {
-    x->p *= chance(x, x->len + x->n_draft);
+    x->p *= next_chance(x);
     x->n_draft++;
 }
 
@@ -255,11 +261,13 @@ void sched__spec_choose(struct sched *s, struct seq *const *list, int n)
         return;
     for (int i = 0; i < n; i++) {
         struct spec *x = list[i]->spec;
-        if (x)
-            x->n_cand = write_cand(s, list[i]);
-        if (x)
-            x->p = 1;
+        if (!x)
+            continue;
+        x->model = false;
+        x->p = 1;
+        x->n_cand = sched__spec_write(s, list[i]);
     }
+    sched__model_drafts(s, list, n);
     double tokens = n, p, rate = s->o.spec_eager ? 0 : n / c->us[n] * MARGIN;
     for (; t < most; t++) {
         int i = likeliest(s, list, n, &p);
@@ -268,7 +276,7 @@ void sched__spec_choose(struct sched *s, struct seq *const *list, int n)
         order[t] = i;
         add_draft(list[i]->spec);
         tokens += p;
-        double now = tokens / cost(c, n + t + 1);
+        double now = tokens / sched__spec_rows_us(c, n + t + 1);
         if (now <= rate && !s->o.spec_eager)
             continue;
         rate = now;
@@ -281,13 +289,23 @@ void sched__spec_choose(struct sched *s, struct seq *const *list, int n)
     c->dear = best ? 0 : t ? n : c->dear;
 }
 
-bool sched__spec_waits(const struct sched *s, const struct seq *q)
+bool sched__spec_waits(struct sched *s, const struct seq *q)
 {
+    struct speculator *c = &s->spec;
     const struct spec *x = q->spec;
-    if (!s->o.spec_tokens || !x || x->at < 0 || q->gram || sched__thinks(q) ||
-        (s->spec.dear && s->n_run >= s->spec.dear))
+    if (!s->o.spec_tokens || !x)
         return false;
-    return s->o.spec_eager || chance(x, x->len) * chance(x, x->len + 1) > P_WAIT;
+    bool model = c->drafter && s->n_run <= DRAFT_SEQS, dear = c->dear && s->n_run >= c->dear;
+    if (model && c->pays)
+        return true;
+    if ((model || dear) && ++c->n_skipped > REST) { /* it may have become otherwise */
+        c->pays = true;
+        c->n_skipped = c->dear = 0;
+    }
+    if (dear || x->at < 0)
+        return false;
+    return s->o.spec_eager ||
+           sched__spec_chance(x, x->len) * sched__spec_chance(x, x->len + 1) > P_WAIT;
 }
 
 /* ---- what came of them ---- */
@@ -297,10 +315,12 @@ int sched__spec_accept(struct sched *s, const struct plan *p, const struct plan_
     const struct seq *q = en->q;
     const struct sample_out *out = p->out + en->first_logit;
     int n = 0;
-    if (!en->n_draft)
-        return 0;
     while (n < en->n_draft && !out[n].bad && out[n].token == q->tok[q->n_known + n])
         n++;
+    if (q->spec && en->samples)
+        sched__model_judge(q->spec, q->n_known, en->n_draft, n);
+    if (!en->n_draft)
+        return 0;
     s->st.drafts++;
     s->st.draft_tokens += (uint64_t)en->n_draft;
     s->st.draft_accepted += (uint64_t)n;

@@ -14,6 +14,7 @@
 #ifndef SCHED_SPEC_H
 #define SCHED_SPEC_H
 
+#include "sched/draft.h"
 #include "sched/ngram.h"
 #include "sched/worker.h"
 
@@ -32,6 +33,9 @@ struct spec {
     bool foreign; /* the place is in the prediction, not in its own text */
     int32_t lost; /* where in the prediction the last guess failed */
     struct spec_score score[SPEC_CLASSES];
+    struct draft_seq small; /* what a small model has of it */
+    struct spec_score by_model;
+    bool model;  /* the drafts are that model's */
     int n_cand;  /* drafts to be had, written behind the known tokens */
     int n_draft; /* of those, in the step being planned */
     double p;    /* that all of them are right */
@@ -42,8 +46,13 @@ struct speculator {
     double us[SPEC_ROWS_MAX +
               1]; /* length of a step of so many rows, no prompts in it; 0 = not known */
     uint32_t n_seen[SPEC_ROWS_MAX + 1];
-    int64_t end_us; /* when the last step ended; 0: there was a pause */
-    int dear;       /* with this many rows, or more, drafts did not pay; 0: they do */
+    int64_t end_us;          /* when the last step ended; 0: there was a pause */
+    struct drafter *drafter; /* NULL: there is no small model */
+    double us_draft;         /* of a step of it; 0 = not known */
+    int64_t drafted_us;      /* its share of the time since end_us */
+    bool pays;               /* it did when last looked at */
+    int n_skipped;           /* looks not taken since */
+    int dear;                /* with this many rows, or more, drafts did not pay; 0: they do */
 };
 
 #endif

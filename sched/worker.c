@@ -7,6 +7,7 @@
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
 #include "sched/audio.h"
+#include "sched/draft.h"
 #include "sched/encode.h"
 #include "sched/image.h"
 #include "sched/mailbox.h"
@@ -40,8 +41,9 @@ struct worker {
     int live, mail;                /* requests inside; submitted, not yet taken */
     int64_t waiting_tok, mail_tok; /* prompt tokens of those */
 
-    struct engine *g; /* engine thread only, from here on */
-    struct sched *s;  /* one of the four */
+    struct engine *g;     /* engine thread only, from here on */
+    struct engine *draft; /* NULL: no draft model */
+    struct sched *s;      /* one of the four */
     struct image_lane *lane;
     struct encode_lane *enc;
     struct audio_lane *speech;
@@ -117,14 +119,30 @@ static int spec_tokens(const struct worker *w)
     return info->n_state > 0 || w->o.spec_tokens < 0 ? 0 : w->o.spec_tokens;
 }
 
+/* The draft model: options as the served one's, with a cache for the few sequences that it is asked about. */
+static int open_draft(struct worker *w, struct err *e)
+{
+    struct eng_opts o = w->o.eng;
+    o.path = w->o.draft_path;
+    o.max_seqs = DRAFT_SEQS;
+    o.n_ctx = 0;
+    o.kv_bytes = 0;
+    o.max_logit_rows = 0;
+    return eng_open(&w->draft, &o, e);
+}
+
 static int open_sched(struct worker *w, struct err *e)
 {
+    int n_draft = spec_tokens(w), rc = w->o.draft_path && n_draft ? open_draft(w, e) : 0;
+    if (rc)
+        return rc;
     struct sched_opts so = {.policy = w->o.policy,
                             .max_running = w->o.max_running,
                             .step_tokens = w->o.step_tokens,
                             .step_us = w->o.step_us,
                             .no_prefix_cache = w->o.no_prefix_cache,
-                            .spec_tokens = spec_tokens(w),
+                            .spec_tokens = n_draft,
+                            .draft = w->draft,
                             .emit = emit,
                             .arg = w};
     const struct eng_info *info = eng_info(w->g);
@@ -381,6 +399,7 @@ static void *run(void *arg)
     encode_lane_close(w->enc);
     audio_lane_close(w->speech);
     turn_leave(w->user);
+    eng_close(w->draft);
     eng_close(w->g);
     return NULL;
 }
@@ -397,6 +416,7 @@ static void worker_free(struct worker *w)
     free((void *)w->o.eng.isa);
     free((void *)w->o.eng.kv_dtype);
     free((void *)w->o.eng.refiner);
+    free((void *)w->o.draft_path);
     mailbox_free(&w->mb);
     pthread_mutex_destroy(&w->lock);
     free(w);
@@ -418,6 +438,7 @@ int worker_start(struct worker **out, const struct worker_opts *o, struct err *e
     w->o.eng.isa = keep_str(o->eng.isa);
     w->o.eng.kv_dtype = keep_str(o->eng.kv_dtype);
     w->o.eng.refiner = keep_str(o->eng.refiner);
+    w->o.draft_path = keep_str(o->draft_path);
     if (w->o.max_queue <= 0)
         w->o.max_queue = QUEUE_DEFAULT;
     w->stats.heartbeat_us = clock_us();

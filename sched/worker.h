@@ -22,6 +22,8 @@ struct worker_opts { /* zero = default */
     int64_t
         step_us; /* time budget of a step with decode rows in it: prefill chunks shrink to keep it; 0 = none */
     bool no_prefix_cache;
+    const char *
+        draft_path; /* a small model with the same tokens, for drafts beside those found in the text; NULL */
     int spec_tokens; /* tokens of a sequence that a step tries beside the one that is due; 0 = none */
     int max_running_images;  /* pictures of an image model at work at once; 0 = 8 */
     int max_queue_images;    /* waiting requests of an image model; 0 = 64 */

@@ -88,6 +88,23 @@ static char *aliases_of(const struct conf *c)
     return buf_take(&b, &n);
 }
 
+/* The draft model, for the first model: its path goes to buf [n]. */
+static int draft_option(struct srv *s, int model, char *buf, size_t n, struct worker_opts *o,
+                        struct err *e)
+{
+    const struct conf *c = s->conf;
+    bool wanted = strcmp(c->speculative, "draft") == 0;
+    if (wanted != (*c->draft_model != 0))
+        return err_set(e, ERR_INVAL, "speculative = draft and draft-model need each other");
+    if (!wanted || model)
+        return 0;
+    int rc = srv_model_resolve(c->draft_model, *c->models_dir ? c->models_dir : NULL, buf, n, e);
+    if (!rc)
+        rc = api_model_same_tokens(s->api, model, buf, e);
+    o->draft_path = buf;
+    return rc;
+}
+
 static int add_model(struct srv *s, int i, struct err *e)
 {
     const struct conf *c = s->conf;
@@ -113,9 +130,11 @@ static int add_model(struct srv *s, int i, struct err *e)
     uv_async_init(&s->loop, &m->async, on_async);
     m->async.data = m;
     struct worker_opts o;
-    char refiner[4096];
+    char refiner[4096], draft[4096];
     worker_options(c, m, path, &o);
     rc = srv_refiner_option(c, path, refiner, sizeof(refiner), &o.eng, e);
+    if (!rc)
+        rc = draft_option(s, i, draft, sizeof(draft), &o, e);
     if (rc)
         return rc;
     s->n_model = i + 1;

@@ -45,7 +45,7 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
     (void)o;
     if (fake.fail_open)
         return err_set(e, fake.fail_open, "fake engine: told to fail");
-    CHECK(!fake_the_engine);
+    CHECK(!fake_the_engine || fake.two);
     struct engine *g = xcalloc(1, sizeof *g);
     g->slot = xcalloc(n_slot(), sizeof *g->slot);
     for (size_t i = 0; i < n_slot(); i++)
@@ -54,7 +54,10 @@ int eng_open(struct engine **out, const struct eng_opts *o, struct err *e)
     for (int32_t i = 0; i < fake.info.n_state; i++)
         g->state[i].n = POISON;
     fake_count.opens++;
-    *out = fake_the_engine = g;
+    g->second = fake_the_engine != NULL;
+    if (!g->second)
+        fake_the_engine = g;
+    *out = g;
     return 0;
 }
 
@@ -64,10 +67,11 @@ void eng_close(struct engine *g)
         return;
     CHECK(!g->n_open || g->failed); /* the scheduler closes what it began */
     CHECK(!fake_count.jobs_open);
+    if (g == fake_the_engine)
+        fake_the_engine = NULL;
     free(g->slot);
     free(g->state);
     free(g);
-    fake_the_engine = NULL;
     fake_count.closes++;
 }
 
@@ -185,11 +189,13 @@ static void check_limits(struct engine *g, struct open_step *b, const struct ste
     }
     CHECK(rows <= fake.info.max_rows && logits <= fake.info.max_logit_rows);
     CHECK(logits <= OUT_MAX);
-    fake_count.rows += (uint64_t)rows;
-    if (rows > fake_count.max_rows)
+    if (!g->second)
+        fake_count.rows += (uint64_t)rows;
+    if (rows > fake_count.max_rows && !g->second)
         fake_count.max_rows = rows;
     int64_t from = g->busy_us > fake_now_us ? g->busy_us : fake_now_us;
-    b->done_us = g->busy_us = from + fake.us_step + rows * fake.us_row;
+    b->done_us = g->busy_us =
+        from + (g->second ? fake.us_draft : fake.us_step + rows * fake.us_row);
     if (fake.sleep) {
         struct timespec ts = {.tv_nsec = (fake.us_step + rows * fake.us_row) * 1000};
         nanosleep(&ts, NULL);
@@ -281,14 +287,15 @@ int eng_step_begin(struct engine *g, const struct step_plan *p, struct err *e)
 {
     struct open_step *b = &g->ring[g->turn];
     CHECK(g->n_open <= fake.info.lookahead);
-    fake_count.steps++;
-    if (g->failed || (fake.fail_step && fake_count.steps >= fake.fail_step)) {
+    uint64_t number = g->second ? ++fake_count.draft_steps : ++fake_count.steps;
+    uint64_t fails = g->second ? fake.fail_draft : fake.fail_step;
+    if (g->failed || (fails && number >= fails)) {
         g->failed = true;
         return err_set(e, ERR_DEVICE, "fake engine: the device fell off");
     }
     b->n_out = 0;
     b->plan = p;
-    b->number = fake_count.steps;
+    b->number = number;
     check_limits(g, b, p);
     do_copies(g, p);
     for (int i = 0; i < p->n_seq; i++)
@@ -311,8 +318,8 @@ int eng_step_end(struct engine *g, struct err *e)
     if (fake_now_us < b->done_us)
         fake_now_us = b->done_us;
     g->n_open--;
-    fake_count.ends++;
-    if (fake.fail_end && b->number >= fake.fail_end) {
+    fake_count.ends += !g->second;
+    if (fake.fail_end && !g->second && b->number >= fake.fail_end) {
         g->failed = true;
         return err_set(e, ERR_DEVICE, "fake engine: the device fell off at the end");
     }

@@ -41,6 +41,9 @@ struct fake_cfg { /* set before eng_open; all fields */
     uint64_t fail_end;  /* this one begins, its end fails; 0 = none */
     uint32_t
         habit; /* all but one of so many tokens follow from the one before alone; 0 = none does */
+    bool two;  /* a second engine may be opened, a draft model's */
+    int64_t us_draft;    /* fake time of a step of it */
+    uint64_t fail_draft; /* this step of it and all after it fail to begin; 0 = none */
     uint32_t bad_every; /* rows whose hash is a multiple of it have logits that are not finite; 0 */
     int64_t us_step, us_row; /* fake time of a step and of each row */
     bool sleep;              /* pass that time for real */
@@ -78,7 +81,9 @@ bool fake_is_bad(const int32_t *tok, int32_t n);
 void fake_poison(int32_t block);
 
 struct fake_count {
-    uint64_t steps, rows, copies, opens, closes;
+    uint64_t steps, rows, copies, opens,
+        closes; /* steps, rows, max_rows: not of the second engine */
+    uint64_t draft_steps;
     uint64_t ends, refs; /* steps ended; tokens by reference */
     int32_t max_rows;    /* of one step */
     uint64_t image_steps, image_jobs, image_yields,

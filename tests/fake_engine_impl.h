@@ -33,6 +33,7 @@ struct engine {
     struct slot *slot;   /* [n_block, block_len] */
     struct state *state; /* [n_state] */
     bool failed;
+    bool second;              /* the small model beside the first */
     struct open_step ring[2]; /* [turn] is the next one's */
     int turn, n_open;
     int64_t busy_us; /* the device is, until then */

@@ -91,6 +91,47 @@ class Speculative(unittest.TestCase):
         for a, b in zip(got["none"], got["ngram"]):
             self.assertEqual(a, b)
 
+    def tiny(self, *args, model):
+        """Answers of a tiny model whose greedy texts go round in circles; drafts and right ones."""
+        with Daemon("--ctx-size", "256", "--max-sequences", "4", "--kv-bytes", "8MiB", *args, model=model) as d:
+            def ask_tiny(i):
+                s, r = d.post("/v1/completions", {
+                    "model": "m", "prompt": "one two three one two three " * (1 + i % 2), "max_tokens": 40, "ignore_eos": True,
+                    "logprobs": 2, "temperature": [0, 0.2, 0][i], "seed": i, "repetition_penalty": [1, 1, 1.01][i]}, timeout=180)
+                self.assertEqual(s, 200, r)
+                return r["choices"]
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                got = [ask_tiny(0), *pool.map(ask_tiny, range(3))]
+            return got, d.metric("vllm:spec_decode_num_draft_tokens_total"), d.metric("vllm:spec_decode_num_accepted_tokens_total"), d.output()
+
+    def test_devices(self):
+        """On every device, with a draft model too: equal bytes."""
+        with tempfile.TemporaryDirectory(prefix="stepd-spec-") as tmp:
+            model, small = (make_folder(os.path.join(tmp, c), c) for c in ("qwen3", "llama"))
+            for device in ("cpu", "cuda-emu"):
+                plain = self.tiny("--device", device, "--speculative", "none", model=model)
+                for more in (["ngram"], ["draft", "--draft-model", small], ["draft", "--draft-model", model]):
+                    got = self.tiny("--device", device, "--speculative", *more, model=model)
+                    print(f"{device} {more[0]}: {got[1]:.0f} drafts, {got[2]:.0f} right")
+                    self.assertEqual(got[0], plain[0])
+                    self.assertGreater(got[2], 0)
+                    self.assertEqual(plain[1], 0)
+
+    def refused(self, *args, model=SMOLLM2):
+        with self.assertRaises(AssertionError) as c:
+            Daemon("--device", "cpu", *args, model=model)
+        return str(c.exception)
+
+    def test_refused(self):
+        with tempfile.TemporaryDirectory(prefix="stepd-spec-") as tmp:
+            small = make_folder(os.path.join(tmp, "m"), "llama")
+            self.assertIn("it has other tokens than 'm': number", self.refused("--speculative", "draft", "--draft-model", small))
+            self.assertIn("need each other", self.refused("--speculative", "draft"))
+            self.assertIn("need each other", self.refused("--draft-model", small))
+            recurrent = make_folder(os.path.join(tmp, "r"), "mamba2")
+            self.assertIn("recurrent", self.refused("--speculative", "draft", "--draft-model", recurrent, model=small))
+            self.assertIn("nothing.gguf", self.refused("--speculative", "draft", "--draft-model", os.path.join(tmp, "nothing.gguf")))
+
     def test_prediction(self):
         """An answer foretold: the same one, in a fraction of the steps; what was right is counted."""
         kw = {"temperature": 0, "max_tokens": 60}

@@ -16,7 +16,7 @@
 #define RIG_EVENTS 20000
 
 static struct rig {
-    struct engine *g;
+    struct engine *g, *draft; /* draft: with fake.two */
     struct sched *s;
     struct event ev[RIG_EVENTS];
     int n_ev;
@@ -39,15 +39,19 @@ static inline void rig_open(struct sched_opts o)
     o.clock = fake_clock;
     o.emit = rig_emit;
     assert_int_equal(eng_open(&rig.g, &(struct eng_opts){0}, &e), 0);
+    if (fake.two)
+        assert_int_equal(eng_open(&rig.draft, &(struct eng_opts){0}, &e), 0);
+    o.draft = rig.draft;
     assert_int_equal(sched_open(&rig.s, rig.g, &o, &e), 0);
 }
 
 static inline void rig_close(void)
 {
     sched_close(rig.s);
+    eng_close(rig.draft);
     eng_close(rig.g);
     rig.s = NULL;
-    rig.g = NULL;
+    rig.g = rig.draft = NULL;
 }
 
 /* Greedy-like request; prompt token i is (text * 7 + i * 3) % 50. */

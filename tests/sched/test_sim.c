@@ -34,7 +34,7 @@ struct client {
 static struct sim {
     uint64_t rng, seed;
     struct sched *s;
-    struct engine *g;
+    struct engine *g, *draft;
     struct client c[N_SLOT];
     uint64_t last_id;
     int32_t past[SEQ_MAX]; /* the latest prompt and what follows it, for a next turn of that talk */
@@ -42,7 +42,7 @@ static struct sim {
     uint64_t past_seed;
     enum way { PLAIN, AHEAD, DRAFTS, N_WAY } way;
     uint64_t done[N_WAY][REQ_MAX]; /* what request id got; 0 = not by itself */
-    uint64_t compared, issued_ahead, drafts, accepted, foretold;
+    uint64_t compared, issued_ahead, drafts, accepted, foretold, small;
     bool failed;
     uint64_t tokens, hits, terminal, submitted, stops, lengths, bads, timeouts;
 } sim;
@@ -380,6 +380,13 @@ static void open_sim(uint64_t seed, enum way way)
                            .clock = fake_clock,
                            .emit = on_event};
     assert_int_equal(eng_open(&sim.g, &(struct eng_opts){0}, &e), 0);
+    fake.two = way == DRAFTS && seed % 3 == 1 && fake.info.max_logit_rows >= DRAFT_SEQS;
+    fake.us_draft = 5;
+    if (seed % 5 == 0)
+        fake.fail_draft = seed * 50;
+    if (fake.two)
+        assert_int_equal(eng_open(&sim.draft, &(struct eng_opts){0}, &e), 0);
+    o.draft = sim.draft;
     assert_int_equal(sched_open(&sim.s, sim.g, &o, &e), 0);
 }
 
@@ -424,7 +431,10 @@ static uint64_t run_seed(uint64_t seed, uint64_t n, enum way way)
     for (int32_t k = 0; k < fake.info.n_state; k++)
         REQUIRE(!state_refs(sim.s->states, k));
     sched_close(sim.s);
+    eng_close(sim.draft);
     eng_close(sim.g);
+    sim.draft = NULL;
+    sim.small += fake_count.draft_steps;
     return i ? i : 1;
 }
 
@@ -466,19 +476,20 @@ static void test_sim(void **st)
     assert_int_equal(sim.submitted, sim.terminal);
     print_message("%llu steps, %llu seeds: %llu requests, %llu tokens, %llu cached, %llu copies, "
                   "%llu stops, %llu lengths, %llu not finite, %llu late; %llu steps ahead, "
-                  "%llu drafts, %llu right; %llu tokens foretold; %llu requests equal\n",
+                  "%llu drafts, %llu right, %llu steps of a small model; %llu tokens foretold; "
+                  "%llu requests equal\n",
                   (unsigned long long)done, (unsigned long long)seed - 1,
                   (unsigned long long)sim.submitted, (unsigned long long)sim.tokens,
                   (unsigned long long)sim.hits, (unsigned long long)copies,
                   (unsigned long long)sim.stops, (unsigned long long)sim.lengths,
                   (unsigned long long)sim.bads, (unsigned long long)sim.timeouts,
                   (unsigned long long)sim.issued_ahead, (unsigned long long)sim.drafts,
-                  (unsigned long long)sim.accepted, (unsigned long long)sim.foretold,
-                  (unsigned long long)sim.compared);
+                  (unsigned long long)sim.accepted, (unsigned long long)sim.small,
+                  (unsigned long long)sim.foretold, (unsigned long long)sim.compared);
     if (!one_seed) /* the run must have met what it is about */
         assert_true(sim.tokens && sim.hits && copies && sim.stops && sim.lengths && sim.timeouts &&
                     sim.issued_ahead && sim.accepted && sim.drafts > sim.accepted && sim.foretold &&
-                    sim.compared);
+                    sim.small && sim.compared);
 }
 
 int main(int argc, char **argv)

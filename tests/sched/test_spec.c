@@ -23,24 +23,28 @@ static void all_given_back(void)
     assert_int_equal(block_pool_free(rig.s->pool), block_pool_total(rig.s->pool));
 }
 
-/* The events of a request but their times, hashed in order. */
+/* The events of a request but their times, hashed in order, choice by choice: those go on side by side. */
 static uint64_t story(uint64_t id)
 {
-    uint64_t h = 1;
-    for (int i = 0; i < rig.n_ev; i++) {
-        const struct event *e = &rig.ev[i];
-        if (e->req != id)
-            continue;
-        h = hash_u64(h ^ ((uint64_t)e->kind << 48) ^ ((uint64_t)e->choice << 40) ^
-                     ((uint64_t)e->index << 8) ^ (uint64_t)e->finish);
-        h = hash_u64(h ^ (uint64_t)(uint32_t)e->stop_token ^ (uint64_t)e->predicted << 50);
-        if (e->kind == EV_TOKEN || e->kind == EV_PROMPT)
-            h = hash_u64(h ^ (uint64_t)(uint32_t)e->tok.token ^ ((uint64_t)e->tok.n_top << 40) ^
-                         ((uint64_t)(int64_t)(e->tok.logprob * 100) << 16));
-        if (e->kind == EV_DONE)
-            h = hash_u64(h ^ ((uint64_t)e->n_output << 32) ^ (uint64_t)e->n_prompt);
+    uint64_t all = 0;
+    for (int choice = 0; choice < 4; choice++) {
+        uint64_t h = (uint64_t)choice + 1;
+        for (int i = 0; i < rig.n_ev; i++) {
+            const struct event *e = &rig.ev[i];
+            if (e->req != id || e->choice != choice)
+                continue;
+            h = hash_u64(h ^ ((uint64_t)e->kind << 48) ^ ((uint64_t)e->index << 8) ^
+                         (uint64_t)e->finish);
+            h = hash_u64(h ^ (uint64_t)(uint32_t)e->stop_token ^ (uint64_t)e->predicted << 50);
+            if (e->kind == EV_TOKEN || e->kind == EV_PROMPT)
+                h = hash_u64(h ^ (uint64_t)(uint32_t)e->tok.token ^ ((uint64_t)e->tok.n_top << 40) ^
+                             ((uint64_t)(int64_t)(e->tok.logprob * 100) << 16));
+            if (e->kind == EV_DONE)
+                h = hash_u64(h ^ ((uint64_t)e->n_output << 32) ^ (uint64_t)e->n_prompt);
+        }
+        all += h;
     }
-    return h;
+    return all;
 }
 
 /* A text that repeats itself: several tokens a step, nothing else differs. */
@@ -284,6 +288,96 @@ static void test_bad(void **st)
     assert_true(ends > 5 && drafts > 100);
 }
 
+/* Three answers with a small model that is right more often than not; what they say, and the time. */
+static int64_t with_small(int tokens, int64_t us_draft, bool ahead, uint64_t fail, uint64_t told[3])
+{
+    fake_reset(60);
+    fake.habit = 8;
+    fake.info.lookahead = ahead;
+    fake.two = tokens > 0;
+    fake.us_step = 1000;
+    fake.us_draft = us_draft;
+    fake.fail_draft = fail;
+    rig_open((struct sched_opts){.spec_tokens = tokens});
+    struct request *r = rig_request(1, 150, 60); /* its KV there takes several steps to make */
+    r->samp.temperature = 1;
+    sched_submit(rig.s, r);
+    r = rig_request(2, 20, 100);
+    r->stop_id[r->n_stop_id++] = 600;
+    sched_submit(rig.s, r);
+    r = rig_request(3, 30, 2);
+    r->n = 2;
+    sched_submit(rig.s, r);
+    int64_t from = fake_now_us;
+    rig_run(500);
+    for (int i = 0; i < 3; i++)
+        told[i] = story((uint64_t)i + 1);
+    print_message("%llu steps, %llu of the small model, %llu drafts, %llu right: %lld us\n",
+                  (unsigned long long)fake_count.steps, (unsigned long long)fake_count.draft_steps,
+                  (unsigned long long)stats().draft_tokens,
+                  (unsigned long long)stats().draft_accepted, (long long)(fake_now_us - from));
+    all_given_back();
+    if (fake.two && rig.s->spec.drafter == NULL)
+        assert_true(fail > 0);
+    return fake_now_us - from;
+}
+
+static void test_small_model(void **st)
+{
+    (void)st;
+    uint64_t plain[3], told[3];
+    for (int ahead = 0; ahead < 2; ahead++) {
+        int64_t took = with_small(0, 0, ahead, 0, plain);
+        rig_close();
+        int64_t fast = with_small(4, 50, ahead, 0, told);
+        assert_memory_equal(told, plain, sizeof plain);
+        assert_true(fake_count.draft_steps > 50 && fast < took * 7 / 10);
+        rig_close();
+        int64_t dear =
+            with_small(4, 5000, ahead, 0, told); /* found to be no help, and left alone */
+        assert_memory_equal(told, plain, sizeof plain);
+        assert_true(fake_count.draft_steps > 0 && fake_count.draft_steps < 20);
+        assert_true(dear < took + 20 * 5000);
+        rig_close();
+        for (uint64_t fail = 1; fail < 20; fail += 6) { /* goes on without it */
+            with_small(4, 50, ahead, fail, told);
+            assert_memory_equal(told, plain, sizeof plain);
+            assert_null(rig.s->spec.drafter);
+            rig_close();
+        }
+    }
+}
+
+/* Refused: states; room for too few sequences. */
+static void test_small_refused(void **st)
+{
+    (void)st;
+    struct engine *g, *small;
+    struct sched *s;
+    struct err e = {0};
+    fake_reset(60);
+    fake.two = true;
+    assert_int_equal(eng_open(&g, &(struct eng_opts){0}, &e), 0);
+    assert_int_equal(eng_open(&small, &(struct eng_opts){0}, &e), 0);
+    struct sched_opts o = {.spec_tokens = 4, .draft = small};
+    fake.info.max_logit_rows = DRAFT_SEQS - 1;
+    assert_int_equal(sched_open(&s, g, &o, &e), ERR_INVAL);
+    assert_non_null(strstr(e.text, "draft model"));
+    fake.info.max_logit_rows = 16;
+    fake.info.n_state = 4;
+    assert_int_equal(sched_open(&s, g, &o, &e), ERR_UNSUPPORTED);
+    fake.info.n_state = 0;
+    for (int i = 1, rc = ERR_NOMEM; rc; i++) {
+        mem_fail_after(i, false);
+        rc = sched_open(&s, g, &o, &e);
+        mem_fail_after(0, false);
+        assert_true(rc == 0 || rc == ERR_NOMEM);
+    }
+    sched_close(s);
+    eng_close(small);
+    eng_close(g);
+}
+
 static void test_no_memory(void **st)
 {
     (void)st;
@@ -307,10 +401,11 @@ static void test_no_memory(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same),       cmocka_unit_test(test_dear),
-        cmocka_unit_test(test_blocks),     cmocka_unit_test(test_off),
-        cmocka_unit_test(test_prediction), cmocka_unit_test(test_ahead),
-        cmocka_unit_test(test_bad),        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_same),        cmocka_unit_test(test_dear),
+        cmocka_unit_test(test_blocks),      cmocka_unit_test(test_off),
+        cmocka_unit_test(test_prediction),  cmocka_unit_test(test_ahead),
+        cmocka_unit_test(test_bad),         cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_small_model), cmocka_unit_test(test_small_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
