@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes tests/data/folders/q-*: a tiny model quantised as other tools store it, with the reference's results.
+"""Makes tests/data/folders/q-* and gpt_oss-mxfp4: a tiny model quantised as other tools store it, with the reference's results.
 
     record_quantised.py ORACLE_DIR [CASE ...]     (numpy, safetensors, torch, transformers)
 
@@ -253,13 +253,53 @@ def results(config, weights, golden):
     return out
 
 
+def gpt_oss(oracle):
+    """The whole model as it is published: experts in MXFP4, two values a byte, the even one low; the rest in bf16. The
+    weights that the reference runs are unpacked by its own function."""
+    from transformers.integrations.mxfp4 import convert_moe_packed_tensors
+    src = os.path.join(oracle, "gpt_oss")
+    with open(os.path.join(src, "config.json")) as f:
+        config = json.load(f)
+    stored, plain = {}, {}
+    for name, w in load_file(os.path.join(src, "model.safetensors")).items():
+        if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
+            stored[name] = w.bfloat16()
+            plain[name] = stored[name].float()
+            continue
+        x = w.float().transpose(1, 2).numpy()  # [experts, out, in]
+        x = x.reshape(*x.shape[:2], -1, 32)
+        e = np.floor(np.log2(np.abs(x).max(-1))) - 2
+        c = np.abs(x[..., None] / np.exp2(e)[..., None, None] - FP4).argmin(-1)
+        stored[name + "_blocks"] = t((c[..., 0::2] | c[..., 1::2] << 4).astype(np.uint8))
+        stored[name + "_scales"] = t((e + 127).astype(np.uint8))
+        plain[name] = convert_moe_packed_tensors(stored[name + "_blocks"], stored[name + "_scales"], dtype=torch.float32)
+        assert plain[name].shape == w.shape
+    conf = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn", "model.layers.*.mlp.router",
+                                                               "model.embed_tokens", "lm_head"]}
+    write("gpt_oss-mxfp4", config, conf, stored, plain, load_file(os.path.join(src, "golden.safetensors")))
+
+
+def write(case, config, conf, stored, plain, golden):
+    out = os.path.join(TOP, "tests", "data", "folders", case)
+    os.makedirs(out, exist_ok=True)
+    with open(os.path.join(out, "config.json"), "w") as f:
+        json.dump({**config, "quantization_config": conf}, f, indent=1)
+    for file, data in (("model", stored), ("golden", results(dict(config), plain, golden))):
+        with lzma.open(os.path.join(out, file + ".safetensors.xz"), "wb", preset=9) as f:
+            f.write(save({k: v.clone().contiguous() for k, v in data.items()}))
+    print(case, sum(os.path.getsize(os.path.join(out, n)) for n in os.listdir(out)), "bytes", flush=True)
+
+
 def main():
-    src, wanted = os.path.join(sys.argv[1], "llama"), sys.argv[2:] or list(CASES)
+    src, wanted = os.path.join(sys.argv[1], "llama"), sys.argv[2:] or list(CASES) + ["gpt_oss-mxfp4"]
     with open(os.path.join(src, "config.json")) as f:
         config = json.load(f)
     base = load_file(os.path.join(src, "model.safetensors"))
     golden = load_file(os.path.join(src, "golden.safetensors"))
     for case in wanted:
+        if case == "gpt_oss-mxfp4":
+            gpt_oss(sys.argv[1])
+            continue
         conf, make = CASES[case]
         rng, stored, plain = np.random.default_rng(1), {}, {}
         for name, w in base.items():
@@ -268,14 +308,7 @@ def main():
             else:
                 stored[name] = w.bfloat16()
                 plain[name] = stored[name].float()
-        out = os.path.join(TOP, "tests", "data", "folders", case)
-        os.makedirs(out, exist_ok=True)
-        with open(os.path.join(out, "config.json"), "w") as f:
-            json.dump({**config, "quantization_config": conf}, f, indent=1)
-        for file, data in (("model", stored), ("golden", results(dict(config), plain, golden))):
-            with lzma.open(os.path.join(out, file + ".safetensors.xz"), "wb", preset=9) as f:
-                f.write(save({k: v.clone().contiguous() for k, v in data.items()}))
-        print(case, sum(os.path.getsize(os.path.join(out, n)) for n in os.listdir(out)), "bytes", flush=True)
+        write(case, config, conf, stored, plain, golden)
 
 
 main()
