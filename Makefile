@@ -157,7 +157,7 @@ run:
 	@exec $(B)/stepd serve $(MODEL) $(IMAGE_MODEL) $(ARGS)
 
 # The sanitizers' short form: these, of the whole suites that `make asan` and `make tsan` run.
-ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api) $(call in_group,audio) $(B)/tests/models/test_corrupt) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
+ASAN_SHORT = $(patsubst $(B)/%,build/asan/%,$(CU_TESTS) $(call in_group,unit) $(call in_group,api) $(call in_group,audio) $(addprefix $(B)/tests/,models/test_corrupt models/test_quantize ops/test_mla ops/test_moe ops/test_state)) $(addprefix asan=,tests/api/test_http.py tests/fault/test_alloc.py tests/fault/test_engine.py)
 TSAN_SHORT = $(patsubst $(B)/%,build/tsan/%,$(CU_TESTS)) build/tsan/tests/unit/test_pool build/tsan/tests/sched/test_worker tsan=tests/api/test_http.py
 test: export CUDA_TEST_SHORT := 1
 test:

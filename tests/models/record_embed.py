@@ -98,9 +98,8 @@ NAMES = {
 }
 
 
-def write_gguf(case, arch, src, cfg, pooling):
-    """The model as llama.cpp's converter names it."""
-    path = os.path.join(OUT, case, "model.gguf")
+def writer(path, arch, cfg, pooling):
+    """With the metadata of llama.cpp's converter."""
     w = gguf.GGUFWriter(path, arch)
     w.add_block_count(cfg.num_hidden_layers)
     w.add_context_length(cfg.max_position_embeddings)
@@ -118,6 +117,23 @@ def write_gguf(case, arch, src, cfg, pooling):
         w.add_causal_attention(False)
         if arch == "nomic-bert":
             w.add_rope_freq_base(cfg.rope_parameters["rope_theta"])
+    return w
+
+
+def finish(w, path):
+    w.write_header_to_file()
+    w.write_kv_data_to_file()
+    w.write_tensors_to_file()
+    w.close()
+    with open(path, "rb") as f:
+        write(path, f.read())
+    os.remove(path)
+
+
+def write_gguf(case, arch, src, cfg, pooling):
+    """The model as llama.cpp's converter names it."""
+    path = os.path.join(OUT, case, "model.gguf")
+    w = writer(path, arch, cfg, pooling)
     layer, outer, inner = NAMES[arch]
     table = {k + s: v + s for k, v in outer.items() for s in (".weight", ".bias")}
     for i in range(cfg.num_hidden_layers):
@@ -126,13 +142,7 @@ def write_gguf(case, arch, src, cfg, pooling):
         name = name.removeprefix("bert.").removeprefix("nomic_bert.").removeprefix("model.")
         if name in table:
             w.add_tensor(table[name], t.float().numpy())
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
-    with open(path, "rb") as f:
-        write(path, f.read())
-    os.remove(path)
+    finish(w, path)
 
 
 def main():
@@ -155,4 +165,5 @@ def main():
     write_gguf("qwen3-embed", "qwen3", os.path.join(src, "qwen3"), qwen3.config, 3)
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -311,4 +311,5 @@ def main():
         write(case, config, conf, stored, plain, golden)
 
 
-main()
+if __name__ == "__main__":
+    main()

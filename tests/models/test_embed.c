@@ -21,7 +21,7 @@
 #define DATA    "tests/data/encode/"
 #define FOLDERS "tests/data/folders/"
 #define TOL     1e-4
-#define DIM_MAX 64
+#define DIM_MAX 256
 
 #define QWEN2(more)                                                                                \
     "{\"model_type\":\"qwen2\",\"hidden_size\":64,\"intermediate_size\":96,"                       \
@@ -44,6 +44,12 @@ static const struct emb_case {
     {"bert-gguf", NULL, NULL, NULL, true, 64, 64},
     {"nomic-gguf", NULL, NULL, NULL, true, 64, 64},
     {"qwen3-embed", NULL, NULL, NULL, true, 64, 256},
+    {"bert-q2_k", NULL, NULL, NULL, true, 256, 64},
+    {"bert-q3_k", NULL, NULL, NULL, true, 256, 64},
+    {"bert-q4_k", NULL, NULL, NULL, true, 256, 64},
+    {"bert-q5_k", NULL, NULL, NULL, true, 256, 64},
+    {"bert-q6_k", NULL, NULL, NULL, true, 256, 64},
+    {"nomic-k", NULL, NULL, NULL, true, 256, 64},
 };
 
 static char dir[TREE_PATH], path[TREE_PATH + 32];
