@@ -335,8 +335,10 @@ void sched__plan(struct sched *s)
     }
     int32_t left = prompt_budget(s, budget - p->n_tok, p->n_tok);
     for (int i = n_dec; i < n_all && left > 0; i++) {
-        int32_t want = to_go(s->list[i]);
-        left -= plan_seq(s, s->list[i], want < left ? want : left, false);
+        int32_t want = to_go(s->list[i]), got;
+        left -= got = plan_seq(s, s->list[i], want < left ? want : left, false);
+        if (got == want && s->o.fill_rows && p->n_tok >= s->o.fill_rows)
+            break; /* more rows would bring nobody's first token sooner, and this one's later */
     }
 }
 

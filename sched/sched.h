@@ -19,8 +19,11 @@ struct sched_opts { /* zero = default */
     enum sched_policy policy;
     int max_running;     /* sequences; 0 = the engine's max_seqs */
     int32_t step_tokens; /* 0 = the engine's max_rows */
-    int64_t step_us;     /* aimed length of a step with decode rows in it; 0 = any */
-    int64_t age_us;      /* a request that waited longer goes first whatever the policy; 0 = 10 s */
+    int32_t
+        fill_rows; /* rows that keep the device busy: with as many, a step ends behind a whole prompt, so that it does
+                        * not wait for the ones after it; 0 = any number */
+    int64_t step_us; /* aimed length of a step with decode rows in it; 0 = any */
+    int64_t age_us;  /* a request that waited longer goes first whatever the policy; 0 = 10 s */
     bool no_prefix_cache;
     int spec_tokens; /* drafts of a sequence in a step, at most SPEC_TOKENS_MAX; 0 = none. With recurrent states none. */
     struct engine

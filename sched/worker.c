@@ -13,6 +13,7 @@
 #include "sched/mailbox.h"
 #include "sched/sched.h"
 
+#define FILL_CPU      128 /* more rows cost a CPU as many times more */
 #define QUEUE_DEFAULT 512
 #define QUEUE_IMAGES  64     /* default of image models */
 #define QUEUE_AUDIO   64     /* default of speech models */
@@ -133,19 +134,20 @@ static int open_draft(struct worker *w, struct err *e)
 
 static int open_sched(struct worker *w, struct err *e)
 {
+    const struct eng_info *info = eng_info(w->g);
     int n_draft = spec_tokens(w), rc = w->o.draft_path && n_draft ? open_draft(w, e) : 0;
     if (rc)
         return rc;
     struct sched_opts so = {.policy = w->o.policy,
                             .max_running = w->o.max_running,
                             .step_tokens = w->o.step_tokens,
+                            .fill_rows = strncmp(info->backend, "cpu", 3) ? 0 : FILL_CPU,
                             .step_us = w->o.step_us,
                             .no_prefix_cache = w->o.no_prefix_cache,
                             .spec_tokens = n_draft,
                             .draft = w->draft,
                             .emit = emit,
                             .arg = w};
-    const struct eng_info *info = eng_info(w->g);
     /* Every logit row a token and a finish, every started sequence a finish, every request inside or taken in
      * this turn its last event. */
     int run = w->o.max_running > 0 && w->o.max_running < info->max_seqs ? w->o.max_running

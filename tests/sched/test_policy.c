@@ -113,6 +113,34 @@ static void test_time_budget(void **st)
     rig_close();
 }
 
+/* Rows beyond what fills the device: the first prompt's token does not wait for the second prompt; small prompts still go
+ * together, and a long one alone takes the whole budget. */
+static void test_fill(void **st)
+{
+    (void)st;
+    for (int fill = 0; fill < 2; fill++) {
+        fake_reset(400);
+        fake.info.max_rows = 400;
+        rig_open((struct sched_opts){.step_tokens = 300, .fill_rows = fill * 128});
+        uint64_t a = rig_submit(1, 150, 3), b = rig_submit(2, 150, 3);
+        rig_step();
+        assert_int_equal(rig_count(a, EV_TOKEN), 1);
+        assert_int_equal(rig_count(b, EV_TOKEN), !fill);
+        rig_step();
+        assert_int_equal(rig_count(b, EV_TOKEN), fill ? 1 : 2);
+        rig_run(20);
+        fake_count.max_rows = 0;
+        uint64_t c = rig_submit(3, 40, 1), d = rig_submit(4, 40, 1), f = rig_submit(5, 240, 1);
+        rig_step();
+        assert_int_equal(rig_count(c, EV_TOKEN) + rig_count(d, EV_TOKEN), 2);
+        assert_int_equal(fake_count.max_rows, 300); /* what is left goes to the long one */
+        rig_step();
+        assert_int_equal(rig_count(f, EV_TOKEN), 1);
+        rig_run(20);
+        rig_close();
+    }
+}
+
 /* A budget below the number of streams: all of them progress in turns, prompts too. */
 static void test_tiny_budget(void **st)
 {
@@ -239,6 +267,7 @@ int main(void)
         cmocka_unit_test(test_no_starvation),
         cmocka_unit_test(test_stream_not_stalled),
         cmocka_unit_test(test_time_budget),
+        cmocka_unit_test(test_fill),
         cmocka_unit_test(test_tiny_budget),
         cmocka_unit_test(test_victim),
         cmocka_unit_test(test_storm),

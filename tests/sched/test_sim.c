@@ -371,6 +371,7 @@ static void open_sim(uint64_t seed, enum way way)
     struct sched_opts o = {.policy = (enum sched_policy)rnd(3),
                            .max_running = (int)(1 + rnd(8)),
                            .step_tokens = (int32_t)(1 + rnd(rnd(2) ? 64 : 10)),
+                           .fill_rows = seed % 2 ? (int32_t)(seed % 23) : 0,
                            .step_us = rnd(2) ? 0 : 200 + rnd(400),
                            .age_us = 1 + rnd(50000),
                            .no_prefix_cache = rnd(4) == 0,
