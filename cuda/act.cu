@@ -118,12 +118,14 @@ struct scale_args {
     int64_t ld;
     const cu_count *count;
     const int32_t *pos;
-    float scale, cap, temper;
+    float scale, cap, clip, temper;
     int d, rows, every, from;
 };
 
-static __device__ __forceinline__ float scaled(float x, float cap, float scale)
+static __device__ __forceinline__ float scaled(float x, float clip, float cap, float scale)
 {
+    if (clip > 0)
+        x = fminf(fmaxf(x, -clip), clip);
     if (cap > 0)
         x = __fmul_rn(cap, tanhf(__fdiv_rn(x, cap)));
     return __fmul_rn(x, scale);
@@ -140,8 +142,8 @@ template <bool V> static __global__ void __launch_bounds__(ACT_THREADS) scale_ke
     if (a.temper > 0)
         by = (float)((double)by *
                      (1 + (double)a.temper * log(1.0 + (a.pos[row] + a.from) / a.every)));
-    v = make_float4(scaled(v.x, a.cap, by), scaled(v.y, a.cap, by), scaled(v.z, a.cap, by),
-                    scaled(v.w, a.cap, by));
+    v = make_float4(scaled(v.x, a.clip, a.cap, by), scaled(v.y, a.clip, a.cap, by),
+                    scaled(v.z, a.clip, a.cap, by), scaled(v.w, a.clip, a.cap, by));
     row_store<V>(x, (int)k, a.d, v);
 }
 
@@ -242,9 +244,9 @@ extern "C" int cu_scale(const struct cu_scale *a, const struct cu_step *s, cu_st
         return CU_BAD;
     if (rows <= 0)
         return 0;
-    scale_args k = {(float *)a->x.p, a->x.ld,         s->count,      s->pos,
-                    a->scale,        a->softcap,      a->temper,     d,
-                    (int)a->rows,    a->temper_every, a->temper_from};
+    scale_args k = {(float *)a->x.p, a->x.ld,       s->count,  s->pos, a->scale,
+                    a->softcap,      a->clip,       a->temper, d,      (int)a->rows,
+                    a->temper_every, a->temper_from};
     return (int)(mat_vec4(&a->x) ? launch(c, scale_kernel<true>, k)
                                  : launch(c, scale_kernel<false>, k));
 }

@@ -142,7 +142,7 @@ int cu_gather(const struct cu_gather *a, const struct cu_step *s, cu_stream st);
 /* In place: softcap * tanh(x / softcap) when softcap > 0, then * scale, times op_scale's temper; act.cu */
 struct cu_scale {
     struct cu_mat x;
-    float scale, softcap, temper;
+    float scale, softcap, clip, temper;
     int32_t temper_every, temper_from;
     enum cu_rows rows;
 };

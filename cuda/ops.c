@@ -179,6 +179,7 @@ int cu__scale(struct dev *d, const struct op_scale *a)
         return ERR_NOMEM;
     r->u.scale.scale = a->scale;
     r->u.scale.softcap = a->softcap;
+    r->u.scale.clip = a->clip;
     r->u.scale.temper = a->temper;
     r->u.scale.temper_every = a->temper_every;
     r->u.scale.temper_from = a->temper_from;

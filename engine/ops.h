@@ -143,13 +143,13 @@ struct op_gather {
     struct tensor src; /* [n_row, d] as dst */
 };
 
-/* In place: x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. With temper > 0 row i, of all rows of a step, is
+/* In place: with clip > 0 x = min(max(x, -clip), clip); x = softcap * tanh(x / softcap) when softcap > 0; x *= scale. With temper > 0 row i, of all rows of a step, is
  * multiplied by 1 + temper * ln(1 + floor((pos[i] + temper_from) / temper_every)), too: queries that stay sharp in long
  * contexts (Nakanishi 2025). */
 struct op_scale {
     struct tensor x;
     float scale, softcap;
-    float temper;
+    float clip, temper;
     int32_t temper_every, temper_from;
 };
 

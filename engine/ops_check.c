@@ -233,7 +233,8 @@ float ops_scale_of(const struct op_scale *a, const struct step_meta *m, int64_t 
 
 int ops_check_scale(const struct op_scale *a, const struct step_meta *m)
 {
-    WANT(ops_is_2d(&a->x, DT_F32, -1, a->x.shape[1]) && a->softcap >= 0 && a->temper >= 0);
+    WANT(ops_is_2d(&a->x, DT_F32, -1, a->x.shape[1]) && a->softcap >= 0 && a->temper >= 0 &&
+         a->clip >= 0);
     if (a->temper > 0)
         WANT(m && a->x.shape[0] == m->n_row && a->temper_every > 0 && a->temper_from >= 0 &&
              a->temper_from <= 4096);

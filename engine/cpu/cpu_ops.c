@@ -2,6 +2,8 @@
  * pool in tasks of some microseconds. Costs are nanoseconds by rule of thumb; they only steer the split. */
 #include "engine/cpu/cpu_impl.h"
 
+#include <math.h>
+
 #include <string.h>
 
 /* A job over rows; `ld` are floats from row to row. */
@@ -182,9 +184,12 @@ static void scale_rows(void *arg, int task, int worker)
     (void)worker;
     const struct rows *r = arg;
     const struct op_scale *a = r->op;
-    for (int64_t i = task * r->grain; i < rows_end(r, task); i++)
-        r->d->isa->norm->scale(r->x + i * r->ld_x, r->cols, ops_scale_of(a, &r->d->meta, i),
-                               a->softcap);
+    for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
+        float *x = r->x + i * r->ld_x;
+        for (int64_t k = 0; a->clip > 0 && k < r->cols; k++)
+            x[k] = fminf(fmaxf(x[k], -a->clip), a->clip);
+        r->d->isa->norm->scale(x, r->cols, ops_scale_of(a, &r->d->meta, i), a->softcap);
+    }
 }
 
 int cpu__scale(struct dev *d, const struct op_scale *a)

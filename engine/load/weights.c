@@ -234,8 +234,10 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
     if (r->flags & WEIGHT_UNUSED)
         return unused_claim(p, c, t, r, layer, e);
     b.n_in = vector ? 0 : t->dim[r->n_in];
-    b.n_expert = (r->flags & WEIGHT_EXPERTS) && !vector ? (int)t->dim[r->n_expert] : 0;
-    b.n_turn = (r->flags & WEIGHT_EXPERTS) && vector ? (int)t->dim[r->n_expert] : 1;
+    bool whole = vector && !strstr((p->hf ? r->hf : r->name)[0], "{}");
+    int n_expert = r->flags & WEIGHT_EXPERTS ? (int)t->dim[r->n_expert] : 0;
+    b.n_expert = whole ? 0 : n_expert;
+    b.n_turn = whole && n_expert ? n_expert : 1;
     for (int x = 0; x < (b.n_expert ? b.n_expert : 1); x++) {
         int rc = bind_parts(p, c, t, &b, layer, x, e);
         if (rc)
@@ -250,6 +252,7 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
         b.multiplied = (r->flags & WEIGHT_ROWS_TIED) && !(tied_by && ckpt_has(c, tied_by));
     b.slot = slot_of(t, r, layer);
     if (vector) {
+        b.n_out *= b.n_expert ? b.n_expert : 1;
         int rc = vector_place(p, &b, e);
         if (rc)
             return rc;
@@ -444,18 +447,19 @@ bool weights__rows_moved(const struct weight_plan *p, const struct bind *b)
 void weights__vector(const struct weight_plan *p, const struct bind *b, float *dst)
 {
     int64_t at = 0;
-    for (int t = 0; t < b->n_turn * b->n_part; t++) { /* experts: all parts of one, then the next */
-        const int i = t % b->n_part, x = t / b->n_part;
-        const struct piece *q = &p->piece[b->piece + i];
+    int n = b->n_part * (b->n_expert ? b->n_expert : b->n_turn);
+    for (int t = 0; t < n; t++) { /* experts: all parts of one, then the next */
+        const int i = t % b->n_part, x = b->n_expert ? 0 : t / b->n_part;
+        const struct piece *q = &p->piece[b->piece + (b->n_expert ? t : i)];
         const struct quant_format *f = quant_format_get(q->t.fmt);
-        const int64_t n = q->n_out / b->n_turn, from = x * n;
+        const int64_t len = q->n_out / b->n_turn, from = x * len;
         if (weights__rows_moved(p, b))
-            for (int64_t k = 0; k < n; k++)
+            for (int64_t k = 0; k < len; k++)
                 f->decode(q->at + b->row->hf_row(p->hp, i, from + k) * f->block_bytes, dst + at + k,
                           1);
         else
-            f->decode(q->at + from * f->block_bytes, dst + at, n);
-        at += n;
+            f->decode(q->at + from * f->block_bytes, dst + at, len);
+        at += len;
     }
     if (p->hf)
         vector_convert(b->row, dst, at);

@@ -20,7 +20,7 @@ struct bind {
     char name[NAME_MAX_LEN]; /* of the first part, in the file */
     const struct weight_row *row;
     int piece, n_part; /* pieces [piece, piece + n_part * n_expert), an expert behind the other */
-    int n_expert;      /* 0: no WEIGHT_EXPERTS, or a vector */
+    int n_expert;      /* 0: no WEIGHT_EXPERTS, or a vector in one tensor */
     int n_turn;        /* of a vector: experts, else 1 */
     int64_t n_in;
     int64_t n_out;   /* of all parts */

@@ -31,6 +31,21 @@ static int norm_all(struct model *m, const struct model_layer *l, struct tensor 
               : MODEL_OP(m, rmsnorm, .dst = k, .x = k, .w = l->k_norm_all, .eps = m->hp.norm_eps);
 }
 
+/* Layer norms of n heads of x, each with its own part of w, or with all of it. */
+static int norm_heads(struct model *m, struct tensor x, struct tensor w, struct tensor b, int n)
+{
+    int64_t dim = x.shape[1] / n, step = w.buf && w.shape[0] > dim ? dim : 0;
+    int rc = 0;
+    for (int h = 0; w.buf && h < n && !rc; h++) {
+        struct tensor y = tensor_cols(x, h * dim, dim), own = w;
+        own.off += (size_t)(h * step) * sizeof(float);
+        own.shape[0] = dim;
+        rc = MODEL_OP(m, rmsnorm, .dst = y, .x = y, .w = own, .b = b, .eps = m->hp.norm_eps,
+                      .center = true);
+    }
+    return rc;
+}
+
 /* Of what a block's last product reads, in place. */
 static int norm_inside(struct model *m, struct tensor x, struct tensor w)
 {
@@ -71,7 +86,13 @@ static int attn_in(struct model *m, int layer, struct heads z, struct tensor all
     int rc = MODEL_OP(m, linear, .dst = y->share ? tensor_cols(all, 0, z.q) : all,
                       .src = model_rows(m->work.h, all.shape[0]), .w = l->qkv, .bias = l->qkv_bias);
     if (rc || (rc = model_scale(m, qkv, hp->mup.qkv)) ||
-        (rc = model_scale(m, tensor_cols(qkv, z.q, z.kv), hp->mup.k)) || (rc = norm_all(m, l, qkv)))
+        (rc = model_scale(m, tensor_cols(qkv, z.q, z.kv), hp->mup.k)) ||
+        (rc = norm_all(m, l, qkv)) ||
+        (rc = norm_heads(m, tensor_cols(qkv, 0, z.q), l->head_norm.q, l->head_norm.q_b,
+                         hp->n_head)) ||
+        (rc = norm_heads(m, tensor_cols(qkv, z.q, z.kv), l->head_norm.k, l->head_norm.k_b, z.n_kv)))
+        return rc;
+    if (hp->clip_qkv > 0 && (rc = MODEL_OP(m, scale, .x = qkv, .scale = 1, .clip = hp->clip_qkv)))
         return rc;
     rc = MODEL_OP(
         m, rope_kv, .qkv = qkv, .n_head = hp->n_head, .n_kv_head = z.n_kv, .head_dim = z.dim,

@@ -86,7 +86,6 @@ static const struct hp_row mpt_keys[] = {
 static int mpt_hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     bool alibi = true;
-    double clip = 0;
     hp->act = ACT_GELU_ERF;
     int rc = both(hp, c, e);
     if (rc || (rc = model_hp_read(hp, c, mpt_keys, sizeof mpt_keys / sizeof *mpt_keys, e)))
@@ -94,13 +93,10 @@ static int mpt_hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     rc = ckpt_bool(c, NULL, "attn_config.alibi", &alibi, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
-    rc = ckpt_num(c, "attention.clamp_kqv", "attn_config.clip_qkv", &clip, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
     if (!alibi || !(hp->alibi_max > 0))
         return err_set(e, ERR_UNSUPPORTED,
                        "config.json: attn_config.alibi: MPT without ALiBi is not supported");
-    return clip > 0 ? err_set(e, ERR_UNSUPPORTED, "clip_qkv %g is not supported", clip) : 0;
+    return 0;
 }
 
 const struct model_arch model_bloom = {

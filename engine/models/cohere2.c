@@ -1,11 +1,22 @@
 /* Command R and Command R7B (Cohere 2024): layer norms without bias, attention and MLP side by side behind one norm,
- * neighbouring pairs rotated, scaled logits, tied output. Of the second, three layers have a sliding window and the
+ * neighbouring pairs rotated, scaled logits, tied output; layer norms of every head of q and k in the largest. Of the second, three layers have a sliding window and the
  * fourth neither that nor positions. */
 #include "engine/models/rows.h"
 
 static const struct weight_row weights[] = {
-    ROW_EMBD,     ROW_OUT_NORM(0), ROW_HEAD, ROW_ATTN_NORM, ROW_QKV, ROW_QKV_BIAS(WEIGHT_OPTIONAL),
-    ROW_ATTN_OUT, ROW_GATE_UP,     ROW_DOWN,
+    ROW_EMBD,
+    ROW_OUT_NORM(0),
+    ROW_HEAD,
+    ROW_ATTN_NORM,
+    ROW_QKV,
+    ROW_QKV_BIAS(WEIGHT_OPTIONAL),
+    ROW_VEC(head_norm.q, "attn_q_norm.weight", "self_attn.q_norm.weight", DIM_Q,
+            WEIGHT_FLAT | WEIGHT_OPTIONAL),
+    ROW_VEC(head_norm.k, "attn_k_norm.weight", "self_attn.k_norm.weight", DIM_KV,
+            WEIGHT_FLAT | WEIGHT_OPTIONAL),
+    ROW_ATTN_OUT,
+    ROW_GATE_UP,
+    ROW_DOWN,
 };
 
 static const struct hp_row keys[] = {

@@ -194,7 +194,7 @@ const struct model_arch model_deepseek2 = {
 
 const struct model_arch model_deepseek3 = {
     .name = "deepseek3", /* no GGUF file says so: they are all deepseek2 */
-    .hf = "DeepseekV3ForCausalLM",
+    .hf = "DeepseekV3ForCausalLM|KimiK2ForCausalLM",
     .gguf = "deepseek2",
     .hparams = hparams_v3,
     ROWS(weights),

@@ -1,4 +1,4 @@
-/* Hyper-parameters of a model and the tables that read them from a file's metadata. Engine thread (plans: any). */
+/* Hyper-parameters of a model; hp_read.h reads them from a file's metadata. Engine thread (plans: any). */
 #ifndef ENGINE_MODELS_HP_H
 #define ENGINE_MODELS_HP_H
 
@@ -7,6 +7,7 @@
 
 #define MODEL_LAYERS_MAX 512
 #define MODEL_HEAD_MAX   1024 /* values of a head */
+#define MODEL_POOLS      2    /* of KV: see model_kv_describe */
 
 enum model_dim { /* indices into model_hp.dim */
                  DIM_EMBD,
@@ -57,6 +58,7 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_KV_OTHER,
                  DIM_HEAD_OTHER,
                  DIM_FF_OTHER,
+                 DIM_KV_HEADS,
                  DIM_PLE,  /* per-layer embeddings (ple.c): of a layer */
                  DIM_PLES, /* ... of all layers */
                  DIM_COUNT
@@ -199,7 +201,8 @@ struct model_hp {
     int32_t n_turn; /* pairs of n_rot / 2 that turn, the others stand still; 0 = all */
     float temper;   /* see op_scale; 0 = none */
     int32_t temper_every, temper_from;
-    bool v_unit; /* values are normed by head, without weights */
+    float clip_qkv; /* q, k and v stay in [-clip, clip]; 0 = none */
+    bool v_unit;    /* values are normed by head, without weights */
     struct other_hp other;
     int32_t n_ple;    /* per-layer embeddings, values a layer (ple.c); 0 = none */
     bool layer_scale; /* a layer's output is multiplied by a number of the file (ple.c) */
@@ -212,39 +215,5 @@ struct model_hp {
     struct layer_hp
         layer[MODEL_LAYERS_MAX]; /* model_hp_common: attention and a dense MLP in each */
 };
-
-/* ---- metadata tables (hparams.c) ---- */
-
-enum hp_type { HP_INT, HP_FLOAT, HP_BOOL };
-struct hp_row {
-    const char *key;  /* GGUF: after "ARCH."; NULL: not in such files */
-    const char *json; /* config.json, see ckpt.h; NULL: not there */
-    enum hp_type type;
-    bool optional;
-    size_t field;    /* offset in struct model_hp; int32_t, float or bool */
-    double min, max; /* inclusive */
-};
-/* Values that every decoder-only transformer has: sizes, heads, norm, rope; then the dims, and a layer list of
- * attention and dense MLPs with windows by window and window_period. */
-int model_hp_common(struct model_hp *hp, struct ckpt *c, struct err *e);
-int model_hp_read(struct model_hp *hp, struct ckpt *c, const struct hp_row *row, int n,
-                  struct err *e);
-/* The name of an activation ("silu", "gelu_pytorch_tanh") at a config.json path; ERR_UNSUPPORTED names it. Absent, or
- * a GGUF file: *out stays. */
-int model_hp_act(struct ckpt *c, const char *json, enum act_kind *out, struct err *e);
-/* layer_types of config.json: fn for every layer with its text ("sliding_attention"). ERR_NOTFOUND: no such list. */
-int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
-                         bool (*fn)(struct layer_hp *l, struct view type), struct err *e);
-/* Layers without KV heads by a GGUF file's list of head_count_kv get mixer `other`. (state_hp.c) */
-int model_hp_attends(struct model_hp *hp, struct ckpt *c, enum mixer_kind other, struct err *e);
-/* Numbers layers in the KV pools and the state pool. After hparams. (pools.c) */
-void model_layers_set(struct model_hp *hp);
-/* Shapes of the KV pools, all but dtype and n_block; n_layer 0: no such pool. 0: most layers'; 1: other_heads'. */
-#define MODEL_POOLS 2
-void model_kv_describe(const struct model_hp *hp, struct kv_desc out[MODEL_POOLS]);
-int model_state_layers(const struct model_hp *hp);
-/* Floats of a layer's state, and the dims that follow from hp->state; after the layer list. (state.c) */
-void model_state_set(struct model_hp *hp);
-#define MODEL_CTX_FREE (1 << 20) /* of a model that has no longest context */
 
 #endif

@@ -43,6 +43,7 @@ static const struct hp_row common[] = {
     FLT_OPT("attention.layer_norm_rms_epsilon",
             "rms_norm_eps|norm_eps|layer_norm_epsilon|layer_norm_eps|norm_epsilon", norm_eps, 0, 1),
     FLT_OPT("attention.layer_norm_epsilon", NULL, norm_eps, 0, 1),
+    FLT_OPT("attention.clamp_kqv", "clip_qkv|attn_config.clip_qkv", clip_qkv, 0, 1e6),
     FLT_OPT("rope.freq_base", ROPE("rope_theta") "|rope_theta", rope_base, 1, 1e12),
     FLT_OPT("rope.scaling.factor", ROPE("factor"), rope_factor, 1e-6, 1e6),
     INT_OPT("rope.scaling.original_context_length",
@@ -305,6 +306,7 @@ static void dims_set(struct model_hp *hp)
     d[DIM_QKV] = d[DIM_Q] + 2 * d[DIM_KV];
     d[DIM_HEAD] = hp->head_dim;
     d[DIM_HEADS] = hp->n_head;
+    d[DIM_KV_HEADS] = hp->n_kv_head;
     d[DIM_ROPE] = hp->n_rot / 2;
     d[DIM_CTX] = hp->n_ctx;
     d[DIM_ONE] = 1;

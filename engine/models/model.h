@@ -5,7 +5,7 @@
 #define ENGINE_MODELS_MODEL_H
 
 #include "engine/load/weights.h"
-#include "engine/models/hp.h"
+#include "engine/models/hp_read.h"
 
 /* Slots of one layer. A slot that the architecture has no tensor for stays zero, and the shared blocks
  * then leave that term out. */
@@ -14,6 +14,9 @@ struct model_layer {
     struct tensor attn_norm, ffn_norm, attn_norm_b, ffn_norm_b; /* _b: biases of layer norms */
     struct tensor q_norm, k_norm;                               /* per head */
     struct tensor q_norm_all, k_norm_all; /* over all heads: [DIM_Q], [DIM_KV] */
+    struct { /* layer norms by head: weights of all heads, or of one for all; biases of one */
+        struct tensor q, k, q_b, k_b;
+    } head_norm;
     struct tensor attn_sub_norm,
         ffn_sub_norm; /* before a block's last product: [DIM_Q], [DIM_FF] */
     struct tensor attn_post_norm, ffn_post_norm; /* of a block's output, before it is added */

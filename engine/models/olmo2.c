@@ -51,21 +51,12 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 
 static int hparams_1(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
-    double clip = 0;
     hp->rope_style = ckpt_is_hf(c) ? ROPE_NEOX : ROPE_NORM;
     hp->act = ACT_SILU;
     hp->norm = NORM_LAYER;
     hp->norm_bare = true;
     hp->norm_eps = 1e-5f; /* not in a folder's config */
-    int rc = model_hp_common(hp, c, e);
-    if (rc)
-        return rc;
-    rc = ckpt_num(c, "attention.clamp_kqv", "clip_qkv", &clip, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    char name[200];
-    ckpt_key_text(c, "attention.clamp_kqv", "clip_qkv", name, sizeof name);
-    return clip > 0 ? err_set(e, ERR_UNSUPPORTED, "%s is %g: not supported", name, clip) : 0;
+    return model_hp_common(hp, c, e);
 }
 
 const struct model_arch model_olmo = {

@@ -16,16 +16,9 @@ static const struct weight_row weights[] = {
 
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
-    double clip = 0;
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_SILU;
-    int rc = ckpt_num(c, "attention.clamp_kqv", "clip_qkv", &clip, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    if (clip > 0)
-        return err_set(e, ERR_UNSUPPORTED,
-                       "clip_qkv is %g: values of q, k and v are not clipped here", clip);
-    rc = model_hp_common(hp, c, e);
+    int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)))
         return rc;
     return model_hp_moe(hp, c, e);

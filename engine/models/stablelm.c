@@ -2,6 +2,14 @@
  * Nemotron (Parmar et al. 2024): layer norms by 1 + w (a GGUF file holds that), squared ReLU without a gate. */
 #include "engine/models/rows.h"
 
+/* Of every head; a GGUF file has them in one tensor. */
+#define HEAD_NORM(field, gguf, folder, all, heads)                                                 \
+    {                                                                                              \
+        .name = {gguf}, .hf = {"self_attn." folder ".norms.{}.weight"},                            \
+        .flags = WEIGHT_VECTOR | WEIGHT_FLAT | WEIGHT_EXPERTS | WEIGHT_OPTIONAL, .n_out = {all},   \
+        .hf_n_out = {DIM_HEAD}, .n_expert = (heads), .slot = LAYER(field)                          \
+    }
+
 static const struct weight_row weights[] = {
     ROW_EMBD,
     ROW_HEAD,
@@ -9,6 +17,8 @@ static const struct weight_row weights[] = {
     ROW_LAYER_NORM(attn_norm, "attn_norm", "input_layernorm", 0),
     ROW_QKV,
     ROW_QKV_BIAS(WEIGHT_OPTIONAL),
+    HEAD_NORM(head_norm.q, "attn_q_norm.weight", "q_layernorm", DIM_Q, DIM_HEADS),
+    HEAD_NORM(head_norm.k, "attn_k_norm.weight", "k_layernorm", DIM_KV, DIM_KV_HEADS),
     ROW_ATTN_OUT,
     ROW_LAYER_NORM(ffn_norm, "ffn_norm", "post_attention_layernorm", WEIGHT_OPTIONAL),
     ROW_GATE_UP,

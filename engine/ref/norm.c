@@ -111,7 +111,9 @@ int ref__scale(struct dev *d, const struct op_scale *a)
         double by = (double)ops_scale_of(a, &d->meta, i);
         for (int64_t k = 0; k < a->x.shape[1]; k++) {
             float *p = x + i * a->x.stride[0] + k;
-            double v = (double)*p, cap = (double)a->softcap;
+            double v = (double)*p, cap = (double)a->softcap, clip = (double)a->clip;
+            if (clip > 0)
+                v = fmin(fmax(v, -clip), clip);
             if (cap > 0)
                 v = cap * tanh(v / cap);
             *p = (float)(v * by);

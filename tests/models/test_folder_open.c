@@ -74,7 +74,7 @@ static const struct {
     {"stablelm", "\"silu\"", "\"mish\"", "mish", ERR_UNSUPPORTED},
     {"bloom", "\"n_head\": 4", "\"n_head\": 5", "no multiple", ERR_INVAL},
     {"mpt", "\"alibi\": true", "\"alibi\": false", "ALiBi", ERR_UNSUPPORTED},
-    {"olmo", "\"clip_qkv\": null", "\"clip_qkv\": 8.0", "clip_qkv is 8", ERR_UNSUPPORTED},
+    {"olmo", "\"clip_qkv\": null", "\"clip_qkv\": -8.0", "clip_qkv is -8", ERR_INVAL},
     {"qwen2-window", "\"sliding_window\": 8", "\"sliding_window\": -1", "sliding_window is -1",
      ERR_INVAL},
     {"granite", "\"residual_multiplier\": 0.7", "\"residual_multiplier\": 0",
