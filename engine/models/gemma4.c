@@ -122,11 +122,12 @@ static int count(struct ckpt *c, const char *key, const char *json, int64_t *out
                    ckpt_key_text(c, key, json, name, sizeof name), (long long)*out, (long long)max);
 }
 
-/* Element i of a list of a GGUF file; a list that is shorter, or none: *out stays. */
+/* Element i of a list of a GGUF file; a shorter list, or a number for all: *out stays. */
 static int element(struct ckpt *c, const char *key, int i, int32_t *out, struct err *e)
 {
     double v = 0;
-    if (ckpt_is_hf(c) || ckpt_len(c, key, NULL) <= i)
+    int n = ckpt_is_hf(c) ? 0 : ckpt_len(c, key, NULL);
+    if (n < 2 || n <= i)
         return 0;
     int rc = ckpt_num_at(c, key, NULL, i, &v, e);
     if (rc)

@@ -41,7 +41,7 @@ static const struct weight_row weights[] = {
 static const struct hp_row keys[] = {
     {"expert_feed_forward_length", "intermediate_size", HP_INT, false,
      offsetof(struct model_hp, moe.n_ff_shared), 1, 1 << 20},
-    HP_OPT("attention.chunk_size", "attention_chunk_size", HP_INT, window, 0, 1 << 26),
+    HP_OPT(NULL, "attention_chunk_size", HP_INT, window, 0, 1 << 26),
     HP_OPT("attention.temperature_scale", "attn_scale", HP_FLOAT, temper, 0, 1e6),
     HP_OPT("attention.temperature_length", "floor_scale", HP_INT, temper_every, 1, 1 << 26),
 };
@@ -61,7 +61,7 @@ static int attention_set(struct model_hp *hp, struct ckpt *c, struct err *e)
     static const char json[] = "no_rope_layers";
     bool norm = ckpt_is_hf(c) || hp->moe.n_expert != E128, temper = true;
     int n = ckpt_is_hf(c) ? ckpt_len(c, NULL, json) : 0, rc = 0;
-    int64_t every = EVERY;
+    int64_t every = EVERY, window = hp->window;
     if (n > 0 && n < hp->n_layer)
         return err_set(e, ERR_INVAL, "config.json: %s has %d elements, expected %d", json, n,
                        hp->n_layer);
@@ -69,6 +69,12 @@ static int attention_set(struct model_hp *hp, struct ckpt *c, struct err *e)
         ((rc = ckpt_bool(c, NULL, "attn_temperature_tuning", &temper, e)) && rc != ERR_NOTFOUND) ||
         ((rc = ckpt_int(c, NULL, "no_rope_layer_interval", &every, e)) && rc != ERR_NOTFOUND))
         return rc;
+    if ((rc = ckpt_int(c, "attention.sliding_window", NULL, &window, e)) && rc != ERR_NOTFOUND)
+        return rc;
+    if (window == 0) { /* such a file means: every layer sees all and rotates */
+        hp->window = 0;
+        every = MODEL_LAYERS_MAX + 1;
+    }
     if (every < 1)
         return err_set(e, ERR_INVAL, "config.json: no_rope_layer_interval is %lld",
                        (long long)every);

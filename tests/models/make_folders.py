@@ -84,6 +84,16 @@ MLA = dict(DENSE, num_key_value_heads=4, q_lora_rank=24, kv_lora_rank=32, qk_nop
 CASES |= {
     "llama4-tuned": ("llama4_text", dict(FOUR, head_dim=16, intermediate_size_mlp=80, num_local_experts=4, interleave_moe_layer_step=2,
                                          attention_chunk_size=8, floor_scale=4, attn_scale=0.5, use_qk_norm=False)),
+    "llama4-whole": ("llama4_text", dict(FOUR, head_dim=16, intermediate_size_mlp=80, num_local_experts=4, interleave_moe_layer_step=2)),
+    "nemotron_h-free": ("nemotron_h", dict(  # no dt is small enough to be bounded
+        hidden_size=64, intermediate_size=96, head_dim=16, num_attention_heads=4, num_key_value_heads=2, conv_kernel=4, chunk_size=8,
+        mamba_head_dim=16, mamba_num_heads=8, n_groups=2, ssm_state_size=16, max_position_embeddings=256,
+        layers_block_type=["linear_attention", "mlp", "full_attention", "linear_attention"])),
+    "nemotron_h_moe-free": ("nemotron_h", dict(
+        hidden_size=64, intermediate_size=96, head_dim=16, num_attention_heads=4, num_key_value_heads=2, conv_kernel=4, chunk_size=8,
+        mamba_head_dim=16, mamba_num_heads=8, n_groups=2, ssm_state_size=16, max_position_embeddings=256, n_routed_experts=4,
+        num_experts_per_tok=2, moe_intermediate_size=32, moe_shared_expert_intermediate_size=32,
+        layers_block_type=["linear_attention", "moe", "full_attention", "moe"])),
     "mistral-temper": ("ministral3", dict(DENSE, head_dim=16, rope_parameters=dict(
         rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=8, mscale=1.0, mscale_all_dim=1.0,
         beta_fast=32.0, beta_slow=1.0, llama_4_scaling_beta=0.3))),

@@ -32,9 +32,12 @@ NONE = {
 # Cases whose model a GGUF file cannot say.
 NO_CASE = {
     "falcon-alibi": "llama.cpp rotates every Falcon",
+    "llama4": "llama.cpp's chunks have 8192 positions",
+    "llama4-tuned": "llama.cpp's chunks have 8192 positions",
     "llama-dynamic-rope": "the converter writes nothing for \"dynamic\"",
     "nemotron_h": "transformers bounds dt from below, which no key says",
     "nemotron_h_dense": "transformers bounds dt from below, which no key says",
+    "phi-qknorm": "llama.cpp has no norms of q and k in Phi-2",
     "qwen2-window": "the converter writes no sliding window for Qwen2",
 }
 
@@ -356,13 +359,61 @@ def keys_deepseek2(c, k):
     k.update({"attention.head_count_kv": 1, "vocab_size": c.get("vocab_size"), "attention.kv_lora_rank": rank,
               "attention.key_length": rank + rot, "attention.value_length": rank, "rope.dimension_count": rot,
               "attention.key_length_mla": c.get("qk_nope_head_dim") + rot, "attention.value_length_mla": c.get("v_head_dim"),
-              "expert_gating_func": 2 if c.arch == "DeepseekV3ForCausalLM" else 1})
+              "expert_gating_func": 1 if c.arch == "DeepseekV2ForCausalLM" else 2})
     if not c.get("norm_topk_prob"):
         k.pop("expert_weights_norm", None)
     if c.get("q_lora_rank") is not None:
         k["attention.q_lora_rank"] = c.get("q_lora_rank")
     if c.rope.get("mscale_all_dim") is not None:
         k["rope.scaling.yarn_log_multiplier"] = 0.1 * c.rope["mscale_all_dim"]
+
+
+def keys_llama4(c, k):
+    keys_llama(c, k)
+    k.update({"feed_forward_length": c.get("intermediate_size_mlp"), "expert_feed_forward_length": c.get("intermediate_size"),
+              "interleave_moe_layer_step": c.get("interleave_moe_layer_step")})
+
+
+def keys_gemma4(c, k):
+    keys_text(c, k)
+    k.update(windows(c))
+    wide = {"head_dim": c.get("global_head_dim"), "num_key_value_heads": c.get("num_global_key_value_heads"),
+            **next(iter((c.get("per_layer_config") or {"": {}}).values()))}
+    local = k["attention.sliding_window_pattern"]
+    k.update({"attention.key_length": wide["head_dim"], "attention.value_length": wide["head_dim"], "rope.dimension_count": wide["head_dim"],
+              "attention.key_length_swa": c.head_dim, "attention.value_length_swa": c.head_dim, "rope.dimension_count_swa": c.head_dim,
+              "attention.shared_kv_layers": c.get("num_kv_shared_layers", default=0),
+              "embedding_length_per_layer_input": c.get("hidden_size_per_layer_input", default=0)})
+    if wide["num_key_value_heads"] is not None:
+        k["attention.head_count_kv"] = [c.n_kv if own else wide["num_key_value_heads"] for own in local]
+    if c.get("final_logit_softcapping") is not None:
+        k["final_logit_softcapping"] = float(c.get("final_logit_softcapping"))
+    if c.get("moe_intermediate_size") is not None:
+        k["expert_feed_forward_length"] = c.get("moe_intermediate_size")
+    if c.get("use_double_wide_mlp"):
+        first = c.n_layer - c.get("num_kv_shared_layers", default=0)
+        k["feed_forward_length"] = [c.get("intermediate_size") * (1 if i < first else 2) for i in range(c.n_layer)]
+
+
+def keys_kimi_linear(c, k):
+    keys_text(c, k)
+    expert_keys(c, k)
+    rank, rot = c.get("kv_lora_rank"), c.get("qk_rope_head_dim")
+    k.update({"context_length": c.get("model_max_length"), "vocab_size": c.get("vocab_size"), "ssm.conv_kernel": c.get("linear_conv_kernel_dim"),
+              "kda.head_dim": c.get("linear_head_dim"), "attention.kv_lora_rank": rank, "rope.dimension_count": rot,
+              "attention.head_count_kv": [1 if t == "full_attention" else 0 for t in c.get("layer_types")],
+              "attention.key_length": rank + rot, "attention.key_length_mla": c.get("qk_nope_head_dim") + rot,
+              "attention.value_length_mla": c.get("v_head_dim"), "expert_shared_count": c.get("num_shared_experts"), "expert_gating_func": 2,
+              "leading_dense_block_count": c.get("mlp_layer_types").count("dense")})
+    del k["attention.value_length"]
+
+
+def keys_dbrx(c, k):
+    attn, ffn = c.get("attn_config"), c.get("ffn_config")
+    k.update({"block_count": c.n_layer, "context_length": c.get("max_seq_len"), "embedding_length": c.get("d_model"), NORM: 1e-5,
+              "feed_forward_length": ffn["ffn_hidden_size"], "attention.head_count": c.n_head, "attention.head_count_kv": attn["kv_n_heads"],
+              "rope.freq_base": float(attn["rope_theta"]), "attention.clamp_kqv": float(attn["clip_qkv"]),
+              "expert_count": ffn["moe_num_experts"], "expert_used_count": ffn["moe_top_k"]})
 
 
 # ---- names
@@ -553,7 +604,38 @@ def mla(c, name, t):
     return {"attn_k_b.weight": heads.second(lambda _: range(n)).turned(), "attn_v_b.weight": heads.second(lambda _: range(n, n + v))}
 
 
+def llama4(c, name, t):
+    """Experts lie turned, gate and up in one."""
+    if name.endswith("experts.down_proj"):
+        return t.turned()
+    if not name.endswith("experts.gate_up_proj"):
+        return t
+    t = t.turned()
+    return {f"ffn_{part}_exps.weight": t.second(lambda n, at=at: range(n // 2 * at, n // 2 * (at + 1))) for at, part in ((0, "gate"), (1, "up"))}
+
+
+def dbrx(c, name, t):
+    if ".experts.mlp." not in name:
+        return t
+    t = t.reshape(c.get("ffn_config")["moe_num_experts"], c.get("ffn_config")["ffn_hidden_size"], c.get("d_model"))
+    return t.turned() if name.endswith(".w2") else t
+
+
+def kimi_linear(c, name, t):
+    if name.endswith(".A_log"):
+        return t.map(lambda v: -math.exp(v))
+    return mla(c, name, t.reshape(1, t.shape[0], 1, t.shape[2]) if "conv1d" in name else t)
+
+
 # ---- tensors that a folder has as numbers of its config
+
+def extra_gemma4(c):
+    """Pairs that stand still: their frequency is divided by so much."""
+    dim = c.get("global_head_dim") or next(iter(c.get("per_layer_config").values()))["head_dim"]
+    turn = int(dim * c.partial() / 2)
+    return {"rope_freqs.weight": vector([1.0] * turn + [1e30] * (dim // 2 - turn))}
+
+
 
 def extra_llama3(c):
     r = c.rope
@@ -627,7 +709,8 @@ FAMILIES = {
     "BitNetForCausalLM": family("bitnet", plus(keys_text, lambda c: {"rope.scaling.type": "linear", "rope.scaling.factor": 1.0}), {
         "self_attn.attn_sub_norm": "attn_sub_norm", "mlp.ffn_sub_norm": "ffn_sub_norm"}),
     "StableLmForCausalLM": family("stablelm", plus(keys_only(*SHAPE_KV, NORM), lambda c: {
-        "rope.dimension_count": c.rotated(0.25), "use_parallel_residual": c.get("use_parallel_residual", default=True)})),
+        "rope.dimension_count": c.rotated(0.25), "use_parallel_residual": c.get("use_parallel_residual", default=True)}), {
+            f"self_attn.{a}_layernorm.norms": f"attn_{a}_norm" for a in "qk"}),
     "NemotronForCausalLM": family("nemotron", plus(keys_text, lambda c: {
         "vocab_size": c.get("vocab_size"), NORM: c.get("norm_eps"), "rope.dimension_count": c.rotated(0.5), "rope.scaling.type": "none"}),
                                   (), norm_plus_1),
@@ -662,6 +745,27 @@ FAMILIES = {
     "NemotronHForCausalLM": family("nemotron_h", keys_nemotron_h, {
         **MAMBA, **{f"mixer.{a}_proj": LAYER[f"self_attn.{a}_proj"] for a in "qkvo"},
         **{"mixer." + a.removeprefix("mlp."): b for a, b in {**LAYER, **EXPERTS}.items() if a.startswith("mlp.")}}, mamba2),
+    "Llama4ForCausalLM": family("llama4", keys_llama4, {
+        **{"feed_forward." + a: LAYER["mlp." + a] for a in ("gate_proj", "up_proj", "down_proj")},
+        **{"feed_forward." + a.removeprefix("mlp."): b for a, b in EXPERTS.items()}, "feed_forward.router": "ffn_gate_inp",
+        "feed_forward.experts.down_proj": "ffn_down_exps.weight", "feed_forward.experts.gate_up_proj": "."}, llama4, extra_llama3),
+    "Gemma4ForCausalLM": family("gemma4", keys_gemma4, {
+        **NORMS_4, "model.embed_tokens_per_layer": "per_layer_token_embd", "model.per_layer_model_projection": "per_layer_model_proj",
+        "model.per_layer_projection_norm": "per_layer_proj_norm", "per_layer_input_gate": "inp_gate", "per_layer_projection": "proj",
+        "post_per_layer_input_norm": "post_norm", "layer_scalar": "layer_output_scale.weight", "router.proj": "ffn_gate_inp",
+        "router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale", "experts.gate_up_proj": "ffn_gate_up_exps.weight",
+        "experts.down_proj": "ffn_down_exps.weight", "pre_feedforward_layernorm_2": "pre_ffw_norm_2",
+        "post_feedforward_layernorm_1": "post_ffw_norm_1", "post_feedforward_layernorm_2": "post_ffw_norm_2"}, same, extra_gemma4),
+    "KimiLinearForCausalLM": family("kimi-linear", keys_kimi_linear, {
+        **MLA, **MIXTRAL, **{"block_sparse_moe." + a.removeprefix("mlp."): b for a, b in {**LAYER, **EXPERTS}.items() if a.startswith("mlp.")},
+        **{f"self_attn.{a}_conv1d": f"ssm_conv1d_{a}" for a in "qkv"}, **{f"self_attn.{a}_proj": f"ssm_{a}" for a in ("f_a", "f_b", "g_a", "g_b")},
+        "self_attn.b_proj": "ssm_beta", "self_attn.A_log": "ssm_a", "self_attn.dt_bias": "ssm_dt.bias", "self_attn.o_norm": "ssm_norm"}, kimi_linear),
+    "DbrxForCausalLM": family("dbrx", keys_dbrx, {
+        "transformer.wte": "token_embd", "transformer.norm_f": "output_norm", "norm_attn_norm.attn.Wqkv": "attn_qkv",
+        "norm_attn_norm.attn.out_proj": "attn_output", "norm_attn_norm.norm_1": "attn_norm", "norm_attn_norm.norm_2": "attn_output_norm",
+        "ffn.router.layer": "ffn_gate_inp", "ffn.experts.mlp.w1": "ffn_gate_exps.weight", "ffn.experts.mlp.v1": "ffn_up_exps.weight",
+        "ffn.experts.mlp.w2": "ffn_down_exps.weight"}, dbrx),
+    "KimiK2ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
     "GptOssForCausalLM": family("gpt-oss", plus(keys_text, lambda c: {
         "attention.sliding_window": c.get("sliding_window"), "expert_feed_forward_length": c.get("intermediate_size")}), GPT_OSS, gpt_oss),
     "DeepseekV2ForCausalLM": family("deepseek2", keys_deepseek2, MLA, mla),
@@ -711,7 +815,7 @@ def value(v):
 def stays(name, t):
     """Whether a tensor keeps its type."""
     return len(t.shape) > 1 and name.endswith(".weight") and not re.search(
-        r"_norm\.weight$|ssm_conv1d|shortconv\.conv|ffn_gate_inp|position_embd", name)
+        r"_norm(_[12])?\.weight$|ssm_conv1d|shortconv\.conv|ffn_gate_inp|position_embd", name)
 
 
 def arch_of(config):
@@ -754,10 +858,10 @@ def config_of(case):
 
 
 def experts_stacked(tensors):
-    """Those of experts that lie apart, as one tensor under a name without the number."""
+    """Those of experts, or norms of heads, that lie apart, as one tensor under a name without the number."""
     out, parts = {}, {}
     for name, t in tensors.items():
-        m = re.match(r"(.*\.experts\.)(\d+)\.(.*)$", name)
+        m = re.match(r"(.*\.(?:experts|norms)\.)(\d+)\.(.*)$", name)
         if m:
             parts.setdefault(m.group(1) + m.group(3), {})[int(m.group(2))] = t
         else:
