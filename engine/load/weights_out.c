@@ -59,13 +59,13 @@ static void vector_shape(const struct list *l, const struct bind *b, int n_part,
                          struct weight_out *w)
 {
     const struct ckpt_tensor *t = &l->p->piece[b->piece].t;
-    int64_t n = w->rows;
+    int64_t n = w->rows, turn = b->n_expert ? b->n_expert : b->n_turn;
     w->n_dim = 1;
     w->dim[0] = n;
-    if (b->n_turn > 1) {
+    if (turn > 1) {
         w->n_dim = 2;
-        w->dim[0] = n / b->n_turn;
-        w->dim[1] = b->n_turn;
+        w->dim[0] = n / turn;
+        w->dim[1] = turn;
     } else if (b->n_part == 1 && n_part == 1) {
         int d = 0;
         for (int i = t->n_dim - 1; i >= 0; i--)
