@@ -202,6 +202,8 @@ int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
 
 struct attn_job {
     struct dev *d;
+    const struct cpu_attn_kern *kern;
+    bool by_tiles; /* kern is isa->tiles */
     const struct op_attn *a;
     float *dst;
     const float *q, *sinks, *alibi; /* the last two: [n_head] or NULL */
@@ -271,7 +273,7 @@ static void attn_task(void *arg, int task, int worker)
         x.split_lo = split;
         x.split_hi = split + 1;
     }
-    j->d->isa->attn->tile(&x);
+    j->kern->tile(&x);
 }
 
 static void merge_task(void *arg, int task, int worker)
@@ -284,7 +286,7 @@ static void merge_task(void *arg, int task, int worker)
     struct cpu_attn_tile x;
     tile_of(j, t, head, worker, &x);
     x.part = part_of(j, t, head, t->split_lo);
-    j->d->isa->attn->merge(&x);
+    j->kern->merge(&x);
 }
 
 /* Cut the sequences into tiles, the last rows (the longest) first. */
@@ -315,8 +317,8 @@ static void make_tiles(struct attn_job *j, int rows)
 static bool make_tasks(struct attn_job *j)
 {
     size_t left = j->d->part.n / sizeof(float), n_head = (size_t)j->a->n_head;
-    bool few =
-        j->d->n_threads > 1 && (int64_t)j->n_tile * j->a->n_kv_head < 8 * (int64_t)j->d->n_threads;
+    bool few = j->d->n_threads > 1 && (int64_t)j->n_tile * j->a->n_kv_head <
+                                          (j->by_tiles ? 4 : 8) * (int64_t)j->d->n_threads;
     float *part = j->d->part.p;
     bool any = false;
     for (int i = 0; i < j->n_tile; i++) {
@@ -337,6 +339,23 @@ static bool make_tasks(struct attn_job *j)
     return any;
 }
 
+#define TILES_VALUES 32768 /* query rows x head_dim of a tile */
+#define TILES_LEAST  32    /* query rows */
+
+/* Query rows of a tile. Those of tile products: as many as the second-level cache has room for, as few as give every
+ * thread some tiles. */
+static int tile_rows(const struct attn_job *j)
+{
+    const struct op_attn *a = j->a;
+    const int group = a->n_head / a->n_kv_head;
+    if (!j->by_tiles)
+        return group < CPU_ATTN_TILE ? CPU_ATTN_TILE / group : 1;
+    const int64_t most = a->head_dim > 85 ? TILES_VALUES / a->head_dim : TILES_VALUES / 85;
+    int64_t rows = (int64_t)j->d->meta.n_row * a->n_kv_head / (6 * j->d->n_threads) * group;
+    rows = rows > most ? most : rows < TILES_LEAST ? TILES_LEAST : rows;
+    return rows > group ? (int)(rows / group) : 1;
+}
+
 #define PART_MAX ((size_t)16 << 20) /* bytes of states at most */
 
 /* Sized by the pool (no sequence is longer than it), so that a growing context needs no more later. */
@@ -345,7 +364,8 @@ static int attn_scratch(struct attn_job *j, int rows)
     const struct op_attn *a = j->a;
     int group = a->n_head / a->n_kv_head;
     j->state = cpu_attn_state(a->kv->geom.v_dim);
-    j->scratch = cpu_attn_scratch(rows * group, a->head_dim, a->kv->geom.v_dim);
+    j->scratch = j->by_tiles ? cpu_attn_tiles_scratch(rows * group, a->head_dim)
+                             : cpu_attn_scratch(rows * group, a->head_dim, a->kv->geom.v_dim);
     j->scratch = (j->scratch + 15) / 16 * 16;
     int rc = cpu__grow(&j->d->attn, j->scratch * sizeof(float) * (size_t)j->d->n_threads);
     if (rc || j->d->n_threads == 1)
@@ -367,8 +387,11 @@ int cpu__attn(struct dev *d, const struct op_attn *a)
     j.alibi = a->alibi.buf ? cpu__ptr(d, &a->alibi) : NULL;
     if (!j.dst || !j.q || (a->sinks.buf && !j.sinks) || (a->alibi.buf && !j.alibi))
         return ERR_INVAL;
-    int group = a->n_head / a->n_kv_head;
-    int rows = group < CPU_ATTN_TILE ? CPU_ATTN_TILE / group : 1;
+    const enum dtype dt = a->kv->desc.dtype;
+    j.by_tiles = d->isa->tiles && d->precision != PRECISION_F32 &&
+                 (dt == DT_F16 || dt == DT_BF16) && a->head_dim <= CPU_ATTN_TILES_DIM;
+    j.kern = j.by_tiles ? d->isa->tiles : d->isa->attn;
+    int rows = tile_rows(&j);
     int rc = attn_scratch(&j, rows);
     if (rc)
         return rc;

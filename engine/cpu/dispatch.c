@@ -20,8 +20,9 @@
         .sample = &cpu_sample_##i, .image = &cpu_image_##i, .state = &cpu_state_##i,               \
         .mla = &cpu_mla_##i, __VA_ARGS__                                                           \
     }
-const struct cpu_isa cpu_isas[CPU_N_ISA] = {TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
-                                            TABLES(amx, .attend = &cpu_attend_amx)};
+const struct cpu_isa cpu_isas[CPU_N_ISA] = {
+    TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
+    TABLES(amx, .attend = &cpu_attend_amx, .tiles = &cpu_attn_tiles_amx)};
 
 #define ARCH_REQ_XCOMP_PERM 0x1023
 #define XFEATURE_XTILEDATA  18

@@ -126,6 +126,13 @@ struct cpu_attn_kern {
 };
 extern const struct cpu_attn_kern cpu_attn_scalar, cpu_attn_avx2, cpu_attn_avx512, cpu_attn_amx;
 
+/* The same by bf16 tile products (kern_attn_amx.c), where the ISA has them: pools of f16 and bf16, head_dim at most
+ * CPU_ATTN_TILES_DIM. K and V are packed once a split and tile, so tiles want many rows; `scratch` has
+ * cpu_attn_tiles_scratch floats and is 64-aligned. States differ from those above in their last two values. */
+#define CPU_ATTN_TILES_DIM 512
+extern const struct cpu_attn_kern cpu_attn_tiles_amx;
+size_t cpu_attn_tiles_scratch(int m, int head_dim);
+
 /* Attention between row segments in bf16 (kern_attend_amx.c), where the ISA has tiles. Keys in blocks of 16, values in
  * blocks of 32, each a row of tiles of 1 KB: [block][head_dim / 32] and [block][head_dim / 16], rounded up; keys are
  * filled up to whole blocks of 32. */

@@ -1,0 +1,508 @@
+/* Paged attention of one query tile against one KV head on AMX: bf16 factors, f32 sums. The K and V of a split (kern.h)
+ * are packed once as tiles, whatever the pool's format, for all rows of the query tile; a row's softmax is over the whole
+ * split, so that its sums are never rescaled, and splits are merged left to right. Queries and keys go in two bf16 parts
+ * each (an f16 value exactly), because an error of a score is an error of a weight's exponent. Tokens that a row does not
+ * see get a weight of exactly 0. A row's bits depend on its own query and tokens alone. Empty in the other ISAs' objects. */
+#include "engine/cpu/kern.h"
+
+#ifdef CPU_ISA_amx
+#include <math.h>
+#include <string.h>
+
+#include "engine/cpu/amx.h"
+#include "engine/cpu/vec.h"
+
+#define ROWS  32 /* of a pass: two tiles */
+#define KEYS  CPU_ATTN_SPLIT
+#define BT    KV_BLOCK_TOKENS
+#define N_BLK (KEYS / BT)
+#define LOG2E 1.44269504f
+
+#ifndef Q_PARTS
+#define Q_PARTS 2
+#endif
+#ifndef K_PARTS
+#define K_PARTS 2
+#endif
+
+struct work {
+    const struct cpu_attn_tile *t;
+    uint16_t *q[2]; /* [n_pad][hd32], scaled: bf16, and what it leaves */
+    float *all;     /* [m] states */
+    float *o;       /* [ROWS][hd16], then [ROWS] maxima and [ROWS] sums */
+    float *s;       /* [ROWS][KEYS] scores, by log2 e */
+    uint16_t *p;    /* [ROWS][KEYS] weights */
+    char *k[2],
+        *v; /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
+    int m, hd32, hd16;
+    int base;   /* position of the split's first token */
+    int lo, hi; /* tokens that any row sees, from base */
+};
+
+static int round_up(int n, int to)
+{
+    return (n + to - 1) / to * to;
+}
+
+size_t cpu_attn_tiles_scratch(int m, int head_dim)
+{
+    size_t hd32 = ((size_t)head_dim + 31) / 32 * 32, rows = ((size_t)m + ROWS - 1) / ROWS * ROWS;
+    return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 2 + KEYS + KEYS / 2) +
+           KEYS * (hd32 + hd32 / 2) + 64;
+}
+
+/* ---- packing ---- */
+
+/* Two times 16 values as f32. */
+VI void load_two(const void *a, const void *b, enum dtype dt, __m512 *x, __m512 *y)
+{
+    *x = dt == DT_F16 ? vload_f16(a).v : vload_bf16(a).v;
+    *y = dt == DT_F16 ? vload_f16(b).v : vload_bf16(b).v;
+}
+
+/* Low and high 16 words of v, as f32. */
+VI __m512 as_f32(__m512i v, int half)
+{
+    __m256i h = half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+}
+
+/* Block b of the split from [head_dim][16] to tiles: pairs of dimensions 32 c + 2 i in row i of tile c. */
+VI void pack_k(const struct work *w, int b, const uint16_t *k, enum dtype dt)
+{
+    int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
+    size_t at = (size_t)b * (size_t)n_pair * 64;
+    const __m512i pairs = amx_pair_order();
+    for (int i = 0; i < n_pair; i++) {
+        __m512i hi = _mm512_setzero_si512(), lo = hi;
+        const uint16_t *x = k + (size_t)(2 * i) * BT, *y = 2 * i + 1 < hd ? x + BT : x;
+        if (2 * i < hd && dt == DT_BF16) {
+            hi = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)x)),
+                                    _mm256_loadu_si256((const void *)y), 1);
+        } else if (2 * i < hd) {
+            __m512 a, c;
+            load_two(x, y, dt, &a, &c);
+            hi = (__m512i)_mm512_cvtne2ps_pbh(c, a);
+            if (K_PARTS == 2)
+                lo = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(c, as_f32(hi, 1)),
+                                                  _mm512_sub_ps(a, as_f32(hi, 0)));
+        }
+        if (2 * i + 1 == hd) {
+            hi = _mm512_maskz_mov_epi64(0x0f, hi);
+            lo = _mm512_maskz_mov_epi64(0x0f, lo);
+        }
+        _mm512_store_si512(w->k[0] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, hi));
+        if (K_PARTS == 2 && dt != DT_BF16)
+            _mm512_store_si512(w->k[1] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, lo));
+    }
+}
+
+/* Two blocks of values to tiles: tokens 2 i and 2 i + 1 of dimensions 16 c .. in row i of tile c. Tokens outside
+ * [lo, hi) become zeros: what lies there may be no number. */
+VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], enum dtype dt)
+{
+    const int n_c = w->hd16 / 16;
+    const __m512i pairs = amx_pair_order();
+    char *out = w->v + (size_t)(unit * n_c) * AMX_TILE;
+    for (int i = 0; i < 16; i++) {
+        const int tok = unit * 32 + 2 * i;
+        const bool see0 = tok >= w->lo && tok < w->hi, see1 = tok + 1 >= w->lo && tok + 1 < w->hi;
+        const __mmask8 keep = (__mmask8)((see0 ? 0x0f : 0) | (see1 ? 0xf0 : 0));
+        const uint16_t *x = v[i / 8] + (size_t)(2 * i % BT) * (size_t)w->hd16, *y = x + w->hd16;
+        for (int c = 0; c < n_c; c++) {
+            __m512i r = _mm512_setzero_si512();
+            if (keep && dt == DT_BF16) {
+                r = _mm512_inserti64x4(
+                    _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 16 * c))),
+                    _mm256_loadu_si256((const void *)(y + 16 * c)), 1);
+            } else if (keep) {
+                __m512 a, b;
+                load_two(x + 16 * c, y + 16 * c, dt, &a, &b);
+                r = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+            }
+            r = _mm512_permutexvar_epi16(pairs, _mm512_maskz_mov_epi64(keep, r));
+            _mm512_store_si512(out + c * AMX_TILE + i * 64, r);
+        }
+    }
+}
+
+VI void pack_blocks(const struct work *w, enum dtype dt)
+{
+    const struct cpu_attn_tile *t = w->t;
+    const int32_t *table = t->table + w->base / BT;
+    const int b0 = w->lo / BT, b1 = (w->hi + BT - 1) / BT;
+    for (int u = b0 / 2; u < (b1 + 1) / 2; u++) {
+        const uint16_t *v[2];
+        for (int j = 0; j < 2; j++) {
+            int b = 2 * u + j, real = b < b0 ? b0 : b >= b1 ? b1 - 1 : b;
+            const char *blk = t->kv + (size_t)table[real] * t->geom.block_bytes;
+            const uint16_t *k = (const uint16_t *)(const void *)blk;
+            v[j] = k + (size_t)t->geom.head_dim * BT;
+            pack_k(w, b, k, dt);
+        }
+        pack_v(w, u, v, dt);
+    }
+}
+
+/* Queries by `mul`, zeros in rows that fill up a pass. */
+static void pack_q(const struct work *w, float mul)
+{
+    const struct cpu_attn_tile *t = w->t;
+    const int hd = t->geom.head_dim, n_pad = round_up(w->m, ROWS);
+    const __m512 scale = _mm512_set1_ps(mul);
+    for (int r = 0; r < n_pad; r++) {
+        const float *q =
+            r < w->m ? t->q + (r / t->n_group) * t->ldq + (int64_t)(r % t->n_group) * hd : t->q;
+        for (int d = 0; d < w->hd32; d += 32) {
+            int left = r < w->m ? hd - d : 0;
+            __m512 a = _mm512_mul_ps(amx_load_n(q + d, left), scale),
+                   b = _mm512_mul_ps(amx_load_n(q + d + 16, left - 16), scale);
+            __m512i v = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+            _mm512_storeu_si512(w->q[0] + r * w->hd32 + d, v);
+            v = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(b, as_f32(v, 1)),
+                                             _mm512_sub_ps(a, as_f32(v, 0)));
+            _mm512_storeu_si512(w->q[1] + r * w->hd32 + d, v);
+        }
+    }
+}
+
+/* ---- products ---- */
+
+/* Sums 0 to 3 += two row tiles by two blocks, of q's and k's parts. */
+VI void dot_tiles(const uint16_t *q, size_t ldq, const char *k, size_t block, bool two)
+{
+    _tile_loadd(4, q, ldq);
+    _tile_loadd(6, k, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, k + block, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if (two) {
+        _tile_loadd(5, (const char *)q + 16 * ldq, ldq);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+}
+
+/* s = q k^T of the pass from row r for blocks [b0, b1), both even. */
+VI void scores(const struct work *w, int r, int b0, int b1, bool two, bool rest)
+{
+    const int n_c = w->hd32 / 32;
+    const size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
+    const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
+    AMX_BARRIER(w->q[0]);
+    for (int b = b0; b < b1; b += 2) {
+        const size_t at = (size_t)b * block;
+        float *s = w->s + b * BT;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int c = 0; c < n_c; c++) {
+            const size_t tile = at + (size_t)c * AMX_TILE;
+            dot_tiles(q0 + c * 32, ldq, w->k[0] + tile, block, two);
+            if (Q_PARTS == 2)
+                dot_tiles(q1 + c * 32, ldq, w->k[0] + tile, block, two);
+            if (rest)
+                dot_tiles(q0 + c * 32, ldq, w->k[1] + tile, block, two);
+        }
+        _tile_stored(0, s, KEYS * 4);
+        _tile_stored(1, s + 16, KEYS * 4);
+        if (two) {
+            _tile_stored(2, s + 16 * KEYS, KEYS * 4);
+            _tile_stored(3, s + 16 * KEYS + 16, KEYS * 4);
+        }
+    }
+    AMX_BARRIER(w->s);
+}
+
+/* o = p v of the tokens of units [u0, u1), 32 each. */
+VI void values(const struct work *w, int u0, int u1, bool two)
+{
+    const int n_c = w->hd16 / 16;
+    const size_t ldo = (size_t)w->hd16 * 4, unit = (size_t)n_c * AMX_TILE;
+    AMX_BARRIER(w->p);
+    for (int c = 0; c < n_c; c += 2) {
+        const bool pair = c + 1 < n_c;
+        float *o = w->o + c * 16, *o2 = o + 16 * w->hd16;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int u = u0; u < u1; u++) {
+            const char *v = w->v + (size_t)u * unit + (size_t)c * AMX_TILE;
+            _tile_loadd(4, w->p + u * 32, KEYS * 2);
+            _tile_loadd(6, v, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (pair) {
+                _tile_loadd(7, v + AMX_TILE, 64);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            if (two) {
+                _tile_loadd(5, w->p + 16 * KEYS + u * 32, KEYS * 2);
+                _tile_dpbf16ps(2, 5, 6);
+                if (pair)
+                    _tile_dpbf16ps(3, 5, 7);
+            }
+        }
+        _tile_stored(0, o, ldo);
+        if (pair)
+            _tile_stored(1, o + 16, ldo);
+        if (two)
+            _tile_stored(2, o2, ldo);
+        if (two && pair)
+            _tile_stored(3, o2 + 16, ldo);
+    }
+    AMX_BARRIER(w->o);
+}
+
+/* ---- softmax ---- */
+
+/* Scores after soft-cap and ALiBi, in tokens [lo, hi), lo a multiple of 16. */
+static void shape_row(const struct work *w, int m, float *s, int lo, int hi)
+{
+    const struct cpu_attn_tile *t = w->t;
+    static const float lane[BT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct vf cap = vset1(t->softcap), log2e = vset1(LOG2E);
+    const float slope = t->alibi ? t->alibi[m % t->n_group] * LOG2E : 0;
+    for (int i = lo; i < hi; i += VL) {
+        struct vf v = vload(s + i);
+        if (t->softcap > 0)
+            v = vmul(log2e, vmul(cap, vtanh(vdiv(v, cap))));
+        if (t->alibi) {
+            float first = (float)(w->base + i - t->pos[m / t->n_group]);
+            v = vfma(vset1(slope), vadd(vload(lane), vset1(first)), v);
+        }
+        vstore(s + i, v);
+    }
+}
+
+/* 2^(s - whole) for scores of at most whole + 0.5, exactly 0 for what is below 2^-126 (and for -inf): rounded to n + f,
+ * a polynomial for 2^f, 2^n by its bits. magic: 1.5 * 2^23 + 127 - whole, so that the low bits of s + magic are 2^n's
+ * exponent. To 1e-4 of its value, a bf16 weight's last bit being 4e-3. */
+VI __m512 exp2_whole(__m512 s, __m512 magic, __m512 least)
+{
+    __m512 c = _mm512_max_ps(least, s); /* NaN stays */
+    __m512 t = _mm512_add_ps(c, magic);
+    __m512 f = _mm512_sub_ps(c, _mm512_sub_ps(t, magic));
+    __m512 p = _mm512_set1_ps(5.5171672e-2f);
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4261112e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9326098e-1f));
+    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9992807e-1f));
+    return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+}
+
+/* -inf in tokens [from, to) of a row; both may be anything. */
+static void blank(float *s, int from, int to)
+{
+    for (int i = from; i < to;) {
+        int n = to - i < 16 ? to - i : 16;
+        _mm512_mask_storeu_ps(s + i, (__mmask16)((1u << n) - 1), _mm512_set1_ps(-INFINITY));
+        i += n;
+    }
+}
+
+/* Scores of tokens [lo, hi) of a row to weights, zeros in the rest of [from, to), which are multiples of 32. The
+ * reference is the largest score's next whole number: splits then differ by powers of 2. */
+VI void softmax_row(const struct work *w, int r, const int *see, int from, int to)
+{
+    float *s = w->s + r * KEYS, *max = w->o + ROWS * w->hd16;
+    uint16_t *p = w->p + r * KEYS;
+    blank(s, from, see[0]);
+    blank(s, see[1], to);
+    __m512 top = _mm512_loadu_ps(s + from), add = _mm512_setzero_ps(), add2 = add;
+    __m512 top2 = _mm512_loadu_ps(s + from + 16);
+    for (int i = from + 32; i < to; i += 32) {
+        top = _mm512_max_ps(top, _mm512_loadu_ps(s + i));
+        top2 = _mm512_max_ps(top2, _mm512_loadu_ps(s + i + 16));
+    }
+    const float whole = ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
+    const __m512 magic = _mm512_set1_ps(12582912.0f + 127 - whole),
+                 least = _mm512_set1_ps(whole - 127);
+    for (int i = from; i < to; i += 32) {
+        __m512 a = exp2_whole(_mm512_loadu_ps(s + i), magic, least);
+        __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), magic, least);
+        add = _mm512_add_ps(add, a);
+        add2 = _mm512_add_ps(add2, b);
+        _mm512_storeu_si512(p + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+    }
+    max[r] = whole;
+    max[ROWS + r] = _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
+}
+
+/* Tokens of the split that row m sees; false: none. */
+static bool row_sees(const struct work *w, int m, int *see)
+{
+    int lo = cpu_attn_row_first(w->t, m) - w->base, hi = w->t->pos[m / w->t->n_group] + 1 - w->base;
+    see[0] = lo < 0 ? 0 : lo;
+    see[1] = hi > KEYS ? KEYS : hi;
+    return see[0] < see[1];
+}
+
+/* Rows [r, r + n) see tokens [*lo, *hi) of the split, taken together. */
+static bool rows_see(const struct work *w, int r, int n, int *lo, int *hi)
+{
+    int see[2];
+    *lo = KEYS;
+    *hi = 0;
+    for (int m = r; m < r + n; m++)
+        if (row_sees(w, m, see)) {
+            *lo = see[0] < *lo ? see[0] : *lo;
+            *hi = see[1] > *hi ? see[1] : *hi;
+        }
+    return *lo < *hi;
+}
+
+/* ---- states: v_dim sums, then the reference of the exponents (-inf: nothing yet) and the sum of weights ---- */
+
+static __m512 pow2(float n)
+{
+    return _mm512_scalef_ps(_mm512_set1_ps(1), _mm512_set1_ps(n));
+}
+
+static void state_clear(float *to, int v_dim)
+{
+    memset(to, 0, sizeof(float) * cpu_attn_state(v_dim));
+    to[v_dim] = -INFINITY;
+}
+
+/* to = to and a state of sums o. */
+static void state_merge(float *to, const float *o, float max, float sum, int v_dim)
+{
+    if (to[v_dim] == -INFINITY) {
+        memcpy(to, o, sizeof(float) * (size_t)v_dim);
+        to[v_dim] = max;
+        to[v_dim + 1] = sum;
+        return;
+    }
+    const float now = to[v_dim] > max ? to[v_dim] : max;
+    const __m512 a = pow2(to[v_dim] - now), b = pow2(max - now);
+    for (int d = 0; d < v_dim; d += 16)
+        _mm512_storeu_ps(to + d, _mm512_fmadd_ps(_mm512_loadu_ps(o + d), b,
+                                                 _mm512_mul_ps(_mm512_loadu_ps(to + d), a)));
+    to[v_dim] = now;
+    to[v_dim + 1] = to[v_dim + 1] * _mm512_cvtss_f32(a) + sum * _mm512_cvtss_f32(b);
+}
+
+static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
+{
+    const int hd = t->geom.head_dim, v_dim = t->geom.v_dim;
+    float *dst = t->dst + (m / t->n_group) * t->ldd + (int64_t)(m % t->n_group) * hd;
+    float sum = o[v_dim + 1], a = 1;
+    if (t->sinks) { /* joins last, so that splits need not know of it */
+        float sink = t->sinks[m % t->n_group] * LOG2E, now = ceilf(sink);
+        now = o[v_dim] > now ? o[v_dim] : now;
+        a = exp2f(o[v_dim] - now);
+        sum = sum * a + exp2f(sink - now);
+    }
+    const __m512 inv = _mm512_set1_ps(a / sum);
+    for (int d = 0; d < hd; d += 16) {
+        __mmask16 n = hd - d >= 16 ? 0xffff : (__mmask16)((1u << (hd - d)) - 1);
+        _mm512_mask_storeu_ps(dst + d, n, _mm512_mul_ps(_mm512_loadu_ps(o + d), inv));
+    }
+}
+
+/* ---- the tile ---- */
+
+/* Rows [r, r + n) of the split at w->base, into states. */
+VI void pass(const struct work *w, int r, int n, float *states, bool two)
+{
+    const struct cpu_attn_tile *t = w->t;
+    const size_t ldo = cpu_attn_state(w->hd16);
+    int lo, hi, see[2];
+    if (!rows_see(w, r, n, &lo, &hi))
+        return;
+    const int from = lo / 32 * 32, to = round_up(hi, 32);
+    scores(w, r, from / BT, to / BT, two, K_PARTS == 2 && t->geom.dtype != DT_BF16);
+    for (int i = 0; i < n; i++) {
+        if (!row_sees(w, r + i, see)) {
+            memset(w->p + i * KEYS + from, 0, (size_t)(to - from) * sizeof *w->p);
+            continue;
+        }
+        if (t->softcap > 0 || t->alibi)
+            shape_row(w, r + i, w->s + i * KEYS, from, to);
+        softmax_row(w, i, see, from, to);
+    }
+    values(w, from / 32, to / 32, two);
+    const float *max = w->o + ROWS * w->hd16;
+    for (int i = 0; i < n; i++)
+        if (row_sees(w, r + i, see))
+            state_merge(states + (size_t)(r + i) * ldo, w->o + i * w->hd16, max[i], max[ROWS + i],
+                        w->hd16);
+}
+
+static void split_do(struct work *w, int split, float *states)
+{
+    w->base = split * KEYS;
+    if (!rows_see(w, 0, w->m, &w->lo, &w->hi))
+        return;
+    if (w->t->geom.dtype == DT_F16)
+        pack_blocks(w, DT_F16);
+    else
+        pack_blocks(w, DT_BF16);
+    for (int r = 0; r < w->m; r += ROWS) {
+        int n = w->m - r < ROWS ? w->m - r : ROWS;
+        if (n > 16)
+            pass(w, r, n, states, true);
+        else
+            pass(w, r, n, states, false);
+    }
+}
+
+static void work_open(struct work *w, const struct cpu_attn_tile *t)
+{
+    *w = (struct work){.t = t, .m = t->n_row * t->n_group, .hd16 = t->geom.v_dim};
+    w->hd32 = round_up(t->geom.head_dim, 32);
+    const size_t rows = (size_t)round_up(w->m, ROWS), hd32 = (size_t)w->hd32;
+    float *at = t->scratch;
+    w->q[0] = (uint16_t *)(void *)at;
+    w->q[1] = w->q[0] + rows * hd32;
+    w->k[0] = (char *)(at += rows * hd32);
+    w->k[1] = w->k[0] + KEYS * hd32 * 2;
+    w->v = (char *)(at += KEYS * hd32);
+    w->s = at += KEYS * hd32 / 2;
+    w->p = (uint16_t *)(void *)(at += ROWS * KEYS);
+    w->o = at += ROWS * KEYS / 2;
+    w->all = at + ROWS * (hd32 + 2);
+    /* rows of p that no pass fills stay zeros */
+    memset(w->p, 0, ROWS * KEYS * sizeof *w->p);
+    pack_q(w, t->softcap > 0 ? t->scale : t->scale * LOG2E);
+}
+
+static void tile(const struct cpu_attn_tile *t)
+{
+    struct work w;
+    work_open(&w, t);
+    const size_t ldo = cpu_attn_state(w.hd16), states = (size_t)w.m * ldo;
+    amx_open(w.m < 16 ? w.m : 16);
+    for (int m = 0; m < w.m; m++)
+        state_clear(w.all + (size_t)m * ldo, w.hd16);
+    for (int sp = t->split_lo; sp < t->split_hi; sp++) {
+        float *to = t->part ? t->part + (size_t)(sp - t->split_lo) * states : w.all;
+        for (int m = 0; t->part && m < w.m; m++)
+            state_clear(to + (size_t)m * ldo, w.hd16);
+        split_do(&w, sp, to);
+    }
+    _tile_release();
+    for (int m = 0; !t->part && m < w.m; m++)
+        write_row(t, m, w.all + (size_t)m * ldo);
+}
+
+static void merge(const struct cpu_attn_tile *t)
+{
+    const int v_dim = t->geom.v_dim, m_all = t->n_row * t->n_group;
+    const size_t ldo = cpu_attn_state(v_dim);
+    for (int m = 0; m < m_all; m++) {
+        float *all = t->scratch;
+        state_clear(all, v_dim);
+        for (int sp = 0; sp < t->split_hi - t->split_lo; sp++) {
+            const float *o = t->part + ((size_t)sp * (size_t)m_all + (size_t)m) * ldo;
+            if (o[v_dim] != -INFINITY)
+                state_merge(all, o, o[v_dim], o[v_dim + 1], v_dim);
+        }
+        write_row(t, m, all);
+    }
+}
+
+const struct cpu_attn_kern cpu_attn_tiles_amx = {.tile = tile, .merge = merge};
+
+#endif
