@@ -18,20 +18,14 @@
 #define N_BLK (KEYS / BT)
 #define LOG2E 1.44269504f
 
-#ifndef Q_PARTS
-#define Q_PARTS 2
-#endif
-#ifndef K_PARTS
-#define K_PARTS 2
-#endif
-
 struct work {
     const struct cpu_attn_tile *t;
     uint16_t *q[2]; /* [n_pad][hd32], scaled: bf16, and what it leaves */
     float *all;     /* [m] states */
     float *o;       /* [ROWS][hd16], then [ROWS] maxima and [ROWS] sums */
-    float *s;       /* [ROWS][KEYS] scores, by log2 e */
-    uint16_t *p;    /* [ROWS][KEYS] weights */
+    float *
+        s; /* [ROWS][KEYS] scores, by log2 e; a row's weights, in bf16, take the place of its first half */
+    int32_t *see; /* [m] first token that the row sees, then [m] one past the last */
     char *k[2],
         *v; /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
     int m, hd32, hd16;
@@ -47,7 +41,7 @@ static int round_up(int n, int to)
 size_t cpu_attn_tiles_scratch(int m, int head_dim)
 {
     size_t hd32 = ((size_t)head_dim + 31) / 32 * 32, rows = ((size_t)m + ROWS - 1) / ROWS * ROWS;
-    return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 2 + KEYS + KEYS / 2) +
+    return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 2 + KEYS) + 2 * rows +
            KEYS * (hd32 + hd32 / 2) + 64;
 }
 
@@ -68,7 +62,7 @@ VI __m512 as_f32(__m512i v, int half)
 }
 
 /* Block b of the split from [head_dim][16] to tiles: pairs of dimensions 32 c + 2 i in row i of tile c. */
-VI void pack_k(const struct work *w, int b, const uint16_t *k, enum dtype dt)
+VI void pack_k(const struct work *w, int b, const uint16_t *k, const char *next, enum dtype dt)
 {
     int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
     size_t at = (size_t)b * (size_t)n_pair * 64;
@@ -76,6 +70,8 @@ VI void pack_k(const struct work *w, int b, const uint16_t *k, enum dtype dt)
     for (int i = 0; i < n_pair; i++) {
         __m512i hi = _mm512_setzero_si512(), lo = hi;
         const uint16_t *x = k + (size_t)(2 * i) * BT, *y = 2 * i + 1 < hd ? x + BT : x;
+        _mm_prefetch(next + (size_t)i * 128, _MM_HINT_T0);
+        _mm_prefetch(next + (size_t)i * 128 + 64, _MM_HINT_T0);
         if (2 * i < hd && dt == DT_BF16) {
             hi = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)x)),
                                     _mm256_loadu_si256((const void *)y), 1);
@@ -83,16 +79,15 @@ VI void pack_k(const struct work *w, int b, const uint16_t *k, enum dtype dt)
             __m512 a, c;
             load_two(x, y, dt, &a, &c);
             hi = (__m512i)_mm512_cvtne2ps_pbh(c, a);
-            if (K_PARTS == 2)
-                lo = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(c, as_f32(hi, 1)),
-                                                  _mm512_sub_ps(a, as_f32(hi, 0)));
+            lo = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(c, as_f32(hi, 1)),
+                                              _mm512_sub_ps(a, as_f32(hi, 0)));
         }
         if (2 * i + 1 == hd) {
             hi = _mm512_maskz_mov_epi64(0x0f, hi);
             lo = _mm512_maskz_mov_epi64(0x0f, lo);
         }
         _mm512_store_si512(w->k[0] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, hi));
-        if (K_PARTS == 2 && dt != DT_BF16)
+        if (dt != DT_BF16)
             _mm512_store_si512(w->k[1] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, lo));
     }
 }
@@ -138,7 +133,8 @@ VI void pack_blocks(const struct work *w, enum dtype dt)
             const char *blk = t->kv + (size_t)table[real] * t->geom.block_bytes;
             const uint16_t *k = (const uint16_t *)(const void *)blk;
             v[j] = k + (size_t)t->geom.head_dim * BT;
-            pack_k(w, b, k, dt);
+            pack_k(w, b, k, t->kv + (size_t)table[b + 2 < b1 ? b + 2 : real] * t->geom.block_bytes,
+                   dt);
         }
         pack_v(w, u, v, dt);
     }
@@ -168,22 +164,30 @@ static void pack_q(const struct work *w, float mul)
 
 /* ---- products ---- */
 
-/* Sums 0 to 3 += two row tiles by two blocks, of q's and k's parts. */
-VI void dot_tiles(const uint16_t *q, size_t ldq, const char *k, size_t block, bool two)
+/* Sums 0 to 3 += two row tiles (4, 5) by two blocks (6, 7). */
+VI void dot_tiles(bool two)
 {
-    _tile_loadd(4, q, ldq);
-    _tile_loadd(6, k, 64);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, k + block, 64);
     _tile_dpbf16ps(1, 4, 7);
     if (two) {
-        _tile_loadd(5, (const char *)q + 16 * ldq, ldq);
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
 }
+VI void load_rows(const uint16_t *q, size_t ldq, bool two)
+{
+    _tile_loadd(4, q, ldq);
+    if (two)
+        _tile_loadd(5, (const char *)q + 16 * ldq, ldq);
+}
+VI void load_blocks(const char *k, size_t block)
+{
+    _tile_loadd(6, k, 64);
+    _tile_loadd(7, k + block, 64);
+}
 
-/* s = q k^T of the pass from row r for blocks [b0, b1), both even. */
+/* s = q k^T of the pass from row r for blocks [b0, b1), both even: what q's rest gives with k, then q with k, then q
+ * with k's rest. */
 VI void scores(const struct work *w, int r, int b0, int b1, bool two, bool rest)
 {
     const int n_c = w->hd32 / 32;
@@ -191,19 +195,22 @@ VI void scores(const struct work *w, int r, int b0, int b1, bool two, bool rest)
     const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
     AMX_BARRIER(w->q[0]);
     for (int b = b0; b < b1; b += 2) {
-        const size_t at = (size_t)b * block;
+        const char *k0 = w->k[0] + (size_t)b * block, *k1 = w->k[1] + (size_t)b * block;
         float *s = w->s + b * BT;
         _tile_zero(0);
         _tile_zero(1);
         _tile_zero(2);
         _tile_zero(3);
         for (int c = 0; c < n_c; c++) {
-            const size_t tile = at + (size_t)c * AMX_TILE;
-            dot_tiles(q0 + c * 32, ldq, w->k[0] + tile, block, two);
-            if (Q_PARTS == 2)
-                dot_tiles(q1 + c * 32, ldq, w->k[0] + tile, block, two);
-            if (rest)
-                dot_tiles(q0 + c * 32, ldq, w->k[1] + tile, block, two);
+            load_rows(q1 + c * 32, ldq, two);
+            load_blocks(k0 + c * AMX_TILE, block);
+            dot_tiles(two);
+            load_rows(q0 + c * 32, ldq, two);
+            dot_tiles(two);
+            if (rest) {
+                load_blocks(k1 + c * AMX_TILE, block);
+                dot_tiles(two);
+            }
         }
         _tile_stored(0, s, KEYS * 4);
         _tile_stored(1, s + 16, KEYS * 4);
@@ -220,7 +227,7 @@ VI void values(const struct work *w, int u0, int u1, bool two)
 {
     const int n_c = w->hd16 / 16;
     const size_t ldo = (size_t)w->hd16 * 4, unit = (size_t)n_c * AMX_TILE;
-    AMX_BARRIER(w->p);
+    AMX_BARRIER(w->s);
     for (int c = 0; c < n_c; c += 2) {
         const bool pair = c + 1 < n_c;
         float *o = w->o + c * 16, *o2 = o + 16 * w->hd16;
@@ -230,7 +237,7 @@ VI void values(const struct work *w, int u0, int u1, bool two)
         _tile_zero(3);
         for (int u = u0; u < u1; u++) {
             const char *v = w->v + (size_t)u * unit + (size_t)c * AMX_TILE;
-            _tile_loadd(4, w->p + u * 32, KEYS * 2);
+            _tile_loadd(4, w->s + u * 16, KEYS * 4);
             _tile_loadd(6, v, 64);
             _tile_dpbf16ps(0, 4, 6);
             if (pair) {
@@ -238,7 +245,7 @@ VI void values(const struct work *w, int u0, int u1, bool two)
                 _tile_dpbf16ps(1, 4, 7);
             }
             if (two) {
-                _tile_loadd(5, w->p + 16 * KEYS + u * 32, KEYS * 2);
+                _tile_loadd(5, w->s + 16 * KEYS + u * 16, KEYS * 4);
                 _tile_dpbf16ps(2, 5, 6);
                 if (pair)
                     _tile_dpbf16ps(3, 5, 7);
@@ -276,61 +283,59 @@ static void shape_row(const struct work *w, int m, float *s, int lo, int hi)
     }
 }
 
-/* 2^(s - whole) for scores of at most whole + 0.5, exactly 0 for what is below 2^-126 (and for -inf): rounded to n + f,
- * a polynomial for 2^f, 2^n by its bits. magic: 1.5 * 2^23 + 127 - whole, so that the low bits of s + magic are 2^n's
- * exponent. To 1e-4 of its value, a bf16 weight's last bit being 4e-3. */
-VI __m512 exp2_whole(__m512 s, __m512 magic, __m512 least)
+/* 2^(s - whole), exactly 0 for s = -1e30: s is n + f, a polynomial for 2^f, and 2^(n - whole) by the exponent. To 1e-4 of
+ * its value, a bf16 weight's last bit being 4e-3. */
+VI __m512 exp2_whole(__m512 s, __m512 whole)
 {
-    __m512 c = _mm512_max_ps(least, s); /* NaN stays */
-    __m512 t = _mm512_add_ps(c, magic);
-    __m512 f = _mm512_sub_ps(c, _mm512_sub_ps(t, magic));
+    const __m512 magic = _mm512_set1_ps(12582912.0f); /* 1.5 * 2^23: rounds */
+    __m512 n = _mm512_sub_ps(_mm512_add_ps(s, magic), magic);
+    __m512 f = _mm512_sub_ps(s, n);
     __m512 p = _mm512_set1_ps(5.5171672e-2f);
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4261112e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9326098e-1f));
     p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9992807e-1f));
-    return _mm512_mul_ps(p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(t), 23)));
+    return _mm512_scalef_ps(p, _mm512_sub_ps(n, whole));
 }
 
-/* -inf in tokens [from, to) of a row; both may be anything. */
-static void blank(float *s, int from, int to)
+/* -1e30 in tokens [from, to) of a row: a weight of 0, and no NaN on the way. */
+VI void blank(float *s, int from, int to)
 {
     for (int i = from; i < to;) {
         int n = to - i < 16 ? to - i : 16;
-        _mm512_mask_storeu_ps(s + i, (__mmask16)((1u << n) - 1), _mm512_set1_ps(-INFINITY));
+        _mm512_mask_storeu_ps(s + i, (__mmask16)((1u << n) - 1), _mm512_set1_ps(-1e30f));
         i += n;
     }
 }
 
-/* Scores of tokens [lo, hi) of a row to weights, zeros in the rest of [from, to), which are multiples of 32. The
- * reference is the largest score's next whole number: splits then differ by powers of 2. */
-VI void softmax_row(const struct work *w, int r, const int *see, int from, int to)
+/* The next whole number over the largest score of [from, to), multiples of 32. */
+VI float row_top(const float *s, int from, int to)
 {
-    float *s = w->s + r * KEYS, *max = w->o + ROWS * w->hd16;
-    uint16_t *p = w->p + r * KEYS;
-    blank(s, from, see[0]);
-    blank(s, see[1], to);
-    __m512 top = _mm512_loadu_ps(s + from), add = _mm512_setzero_ps(), add2 = add;
-    __m512 top2 = _mm512_loadu_ps(s + from + 16);
+    __m512 top = _mm512_loadu_ps(s + from), top2 = _mm512_loadu_ps(s + from + 16);
     for (int i = from + 32; i < to; i += 32) {
         top = _mm512_max_ps(top, _mm512_loadu_ps(s + i));
         top2 = _mm512_max_ps(top2, _mm512_loadu_ps(s + i + 16));
     }
-    const float whole = ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
-    const __m512 magic = _mm512_set1_ps(12582912.0f + 127 - whole),
-                 least = _mm512_set1_ps(whole - 127);
+    return ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
+}
+
+/* Scores to weights in place; their sum. The reference is a whole number, so that splits differ by powers of 2. */
+VI float row_weights(float *s, int from, int to, float whole)
+{
+    uint16_t *p = (uint16_t *)(void *)s;
+    const __m512 base = _mm512_set1_ps(whole);
+    __m512 add = _mm512_setzero_ps(), add2 = add;
     for (int i = from; i < to; i += 32) {
-        __m512 a = exp2_whole(_mm512_loadu_ps(s + i), magic, least);
-        __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), magic, least);
+        __m512 a = exp2_whole(_mm512_loadu_ps(s + i), base);
+        __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), base);
         add = _mm512_add_ps(add, a);
         add2 = _mm512_add_ps(add2, b);
         _mm512_storeu_si512(p + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
     }
-    max[r] = whole;
-    max[ROWS + r] = _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
+    return _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
 }
 
 /* Tokens of the split that row m sees; false: none. */
-static bool row_sees(const struct work *w, int m, int *see)
+VI bool row_sees(const struct work *w, int m, int *see)
 {
     int lo = cpu_attn_row_first(w->t, m) - w->base, hi = w->t->pos[m / w->t->n_group] + 1 - w->base;
     see[0] = lo < 0 ? 0 : lo;
@@ -350,6 +355,28 @@ static bool rows_see(const struct work *w, int r, int n, int *lo, int *hi)
             *hi = see[1] > *hi ? see[1] : *hi;
         }
     return *lo < *hi;
+}
+
+/* Scores of rows [r, r + n) to weights, 0 where a row does not see. First all maxima: they wait for nothing. */
+VI void softmax(const struct work *w, int r, int n, int from, int to)
+{
+    const struct cpu_attn_tile *t = w->t;
+    float *max = w->o + ROWS * w->hd16, *sum = max + ROWS;
+    for (int i = 0; i < n; i++) {
+        float *s = w->s + i * KEYS;
+        int see[2];
+        if (!row_sees(w, r + i, see)) {
+            blank(s, from, to);
+        } else {
+            if (t->softcap > 0 || t->alibi)
+                shape_row(w, r + i, s, from, to);
+            blank(s, from, see[0]);
+            blank(s, see[1], to);
+        }
+        max[i] = row_top(s, from, to);
+    }
+    for (int i = 0; i < n; i++)
+        sum[i] = row_weights(w->s + i * KEYS, from, to, max[i]);
 }
 
 /* ---- states: v_dim sums, then the reference of the exponents (-inf: nothing yet) and the sum of weights ---- */
@@ -412,16 +439,8 @@ VI void pass(const struct work *w, int r, int n, float *states, bool two)
     if (!rows_see(w, r, n, &lo, &hi))
         return;
     const int from = lo / 32 * 32, to = round_up(hi, 32);
-    scores(w, r, from / BT, to / BT, two, K_PARTS == 2 && t->geom.dtype != DT_BF16);
-    for (int i = 0; i < n; i++) {
-        if (!row_sees(w, r + i, see)) {
-            memset(w->p + i * KEYS + from, 0, (size_t)(to - from) * sizeof *w->p);
-            continue;
-        }
-        if (t->softcap > 0 || t->alibi)
-            shape_row(w, r + i, w->s + i * KEYS, from, to);
-        softmax_row(w, i, see, from, to);
-    }
+    scores(w, r, from / BT, to / BT, two, t->geom.dtype != DT_BF16);
+    softmax(w, r, n, from, to);
     values(w, from / 32, to / 32, two);
     const float *max = w->o + ROWS * w->hd16;
     for (int i = 0; i < n; i++)
@@ -460,11 +479,13 @@ static void work_open(struct work *w, const struct cpu_attn_tile *t)
     w->k[1] = w->k[0] + KEYS * hd32 * 2;
     w->v = (char *)(at += KEYS * hd32);
     w->s = at += KEYS * hd32 / 2;
-    w->p = (uint16_t *)(void *)(at += ROWS * KEYS);
-    w->o = at += ROWS * KEYS / 2;
-    w->all = at + ROWS * (hd32 + 2);
-    /* rows of p that no pass fills stay zeros */
-    memset(w->p, 0, ROWS * KEYS * sizeof *w->p);
+    w->o = at += ROWS * KEYS;
+    w->all = at += ROWS * (hd32 + 2);
+    w->see = (int32_t *)(void *)(at + rows * cpu_attn_state((int)hd32));
+    for (int m = 0; m < w->m; m++) {
+        w->see[m] = cpu_attn_row_first(t, m);
+        w->see[w->m + m] = t->pos[m / t->n_group] + 1;
+    }
     pack_q(w, t->softcap > 0 ? t->scale : t->scale * LOG2E);
 }
 
