@@ -54,41 +54,38 @@ VI void load_two(const void *a, const void *b, enum dtype dt, __m512 *x, __m512 
     *y = dt == DT_F16 ? vload_f16(b).v : vload_bf16(b).v;
 }
 
-/* Low and high 16 words of v, as f32. */
-VI __m512 as_f32(__m512i v, int half)
+/* Upper halves of the words of a and b, as pairs: f32 cut to bf16. */
+VI __m512i upper_pairs(__m512 a, __m512 b)
 {
-    __m256i h = half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v);
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
+    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(_mm512_castps_si512(a), 16),
+                                   _mm512_castps_si512(b));
 }
 
-/* Block b of the split from [head_dim][16] to tiles: pairs of dimensions 32 c + 2 i in row i of tile c. */
-VI void pack_k(const struct work *w, int b, const uint16_t *k, const char *next, enum dtype dt)
+/* What cutting to bf16 takes away; of an f16 value bf16 holds it. */
+VI __m512 rest_of(__m512 a)
 {
-    int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
-    size_t at = (size_t)b * (size_t)n_pair * 64;
-    const __m512i pairs = amx_pair_order();
+    const __m512i upper = _mm512_set1_epi32(-65536);
+    return _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), upper)));
+}
+
+/* A block from [head_dim][16] to tiles at `to`: pairs of dimensions 32 c + 2 i in row i of tile c; the same of the rest
+ * at `rest`. Asks for the block `next`. */
+VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k, const char *next,
+               enum dtype dt)
+{
+    const int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
     for (int i = 0; i < n_pair; i++) {
-        __m512i hi = _mm512_setzero_si512(), lo = hi;
-        const uint16_t *x = k + (size_t)(2 * i) * BT, *y = 2 * i + 1 < hd ? x + BT : x;
+        __m512 a = _mm512_setzero_ps(), b = a;
         _mm_prefetch(next + (size_t)i * 128, _MM_HINT_T0);
         _mm_prefetch(next + (size_t)i * 128 + 64, _MM_HINT_T0);
-        if (2 * i < hd && dt == DT_BF16) {
-            hi = _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256((const void *)x)),
-                                    _mm256_loadu_si256((const void *)y), 1);
-        } else if (2 * i < hd) {
-            __m512 a, c;
-            load_two(x, y, dt, &a, &c);
-            hi = (__m512i)_mm512_cvtne2ps_pbh(c, a);
-            lo = (__m512i)_mm512_cvtne2ps_pbh(_mm512_sub_ps(c, as_f32(hi, 1)),
-                                              _mm512_sub_ps(a, as_f32(hi, 0)));
-        }
-        if (2 * i + 1 == hd) {
-            hi = _mm512_maskz_mov_epi64(0x0f, hi);
-            lo = _mm512_maskz_mov_epi64(0x0f, lo);
-        }
-        _mm512_store_si512(w->k[0] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, hi));
+        const uint16_t *x = k + (size_t)(2 * i) * BT;
+        if (2 * i + 1 < hd)
+            load_two(x, x + BT, dt, &a, &b);
+        else if (2 * i < hd)
+            load_two(x, x, dt, &a, &a);
+        _mm512_store_si512(to + (size_t)i * 64, upper_pairs(a, b));
         if (dt != DT_BF16)
-            _mm512_store_si512(w->k[1] + at + (size_t)i * 64, _mm512_permutexvar_epi16(pairs, lo));
+            _mm512_store_si512(rest + (size_t)i * 64, upper_pairs(rest_of(a), rest_of(b)));
     }
 }
 
@@ -121,23 +118,39 @@ VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], enum 
     }
 }
 
-VI void pack_blocks(const struct work *w, enum dtype dt)
+/* The block b of the split, or the nearest that any row sees. */
+VI const char *block_at(const struct work *w, int b)
 {
     const struct cpu_attn_tile *t = w->t;
-    const int32_t *table = t->table + w->base / BT;
     const int b0 = w->lo / BT, b1 = (w->hi + BT - 1) / BT;
-    for (int u = b0 / 2; u < (b1 + 1) / 2; u++) {
-        const uint16_t *v[2];
-        for (int j = 0; j < 2; j++) {
-            int b = 2 * u + j, real = b < b0 ? b0 : b >= b1 ? b1 - 1 : b;
-            const char *blk = t->kv + (size_t)table[real] * t->geom.block_bytes;
-            const uint16_t *k = (const uint16_t *)(const void *)blk;
-            v[j] = k + (size_t)t->geom.head_dim * BT;
-            pack_k(w, b, k, t->kv + (size_t)table[b + 2 < b1 ? b + 2 : real] * t->geom.block_bytes,
-                   dt);
-        }
-        pack_v(w, u, v, dt);
-    }
+    b = b < b0 ? b0 : b >= b1 ? b1 - 1 : b;
+    return t->kv + (size_t)t->table[w->base / BT + b] * t->geom.block_bytes;
+}
+
+/* Keys of 32 tokens to where the blocks `to` and `to` + 1 have theirs. */
+VI void pack_keys(const struct work *w, int unit, int to, enum dtype dt)
+{
+    const size_t block = (size_t)w->hd32 * 32, at = (size_t)to * block;
+    for (int j = 0; j < 2; j++)
+        pack_k(w, w->k[0] + at + (size_t)j * block, w->k[1] + at + (size_t)j * block,
+               (const uint16_t *)(const void *)block_at(w, 2 * unit + j),
+               block_at(w, 2 * unit + j + 2), dt);
+}
+
+VI void pack_values(const struct work *w, int unit, enum dtype dt)
+{
+    const uint16_t *v[2];
+    for (int j = 0; j < 2; j++)
+        v[j] = (const uint16_t *)(const void *)block_at(w, 2 * unit + j) +
+               (size_t)w->t->geom.head_dim * BT;
+    pack_v(w, unit, v, dt);
+}
+
+/* Low and high 16 words of v, as f32. */
+VI __m512 as_f32(__m512i v, int half)
+{
+    __m256i h = half ? _mm512_extracti64x4_epi64(v, 1) : _mm512_castsi512_si256(v);
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(h), 16));
 }
 
 /* Queries by `mul`, zeros in rows that fill up a pass. */
@@ -186,16 +199,17 @@ VI void load_blocks(const char *k, size_t block)
     _tile_loadd(7, k + block, 64);
 }
 
-/* s = q k^T of the pass from row r for blocks [b0, b1), both even: what q's rest gives with k, then q with k, then q
+/* s = q k^T of the pass from row r for blocks [b0, b1), both even, k being b0's: what q's rest gives with k, then q with k, then q
  * with k's rest. */
-VI void scores(const struct work *w, int r, int b0, int b1, bool two, bool rest)
+VI void scores(const struct work *w, int r, int b0, int b1, const char *const k[2], bool two)
 {
     const int n_c = w->hd32 / 32;
     const size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
+    const bool rest = w->t->geom.dtype != DT_BF16;
     const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
     AMX_BARRIER(w->q[0]);
     for (int b = b0; b < b1; b += 2) {
-        const char *k0 = w->k[0] + (size_t)b * block, *k1 = w->k[1] + (size_t)b * block;
+        const char *k0 = k[0] + (size_t)(b - b0) * block, *k1 = k[1] + (size_t)(b - b0) * block;
         float *s = w->s + b * BT;
         _tile_zero(0);
         _tile_zero(1);
@@ -343,7 +357,7 @@ VI bool row_sees(const struct work *w, int m, int *see)
     return see[0] < see[1];
 }
 
-/* Rows [r, r + n) see tokens [*lo, *hi) of the split, taken together. */
+/* Tokens of the split that rows [r, r + n) see, taken together; false: none. */
 static bool rows_see(const struct work *w, int r, int n, int *lo, int *hi)
 {
     int see[2];
@@ -430,23 +444,60 @@ static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
 
 /* ---- the tile ---- */
 
-/* Rows [r, r + n) of the split at w->base, into states. */
-VI void pass(const struct work *w, int r, int n, float *states, bool two)
+/* Softmax, values and states of a pass whose scores are there. */
+VI void pass_end(const struct work *w, int r, int n, const int *range, float *states, bool two)
 {
-    const struct cpu_attn_tile *t = w->t;
     const size_t ldo = cpu_attn_state(w->hd16);
-    int lo, hi, see[2];
-    if (!rows_see(w, r, n, &lo, &hi))
-        return;
-    const int from = lo / 32 * 32, to = round_up(hi, 32);
-    scores(w, r, from / BT, to / BT, two, t->geom.dtype != DT_BF16);
-    softmax(w, r, n, from, to);
-    values(w, from / 32, to / 32, two);
     const float *max = w->o + ROWS * w->hd16;
+    int see[2];
+    softmax(w, r, n, range[0], range[1]);
+    values(w, range[0] / 32, range[1] / 32, two);
     for (int i = 0; i < n; i++)
         if (row_sees(w, r + i, see))
             state_merge(states + (size_t)(r + i) * ldo, w->o + i * w->hd16, max[i], max[ROWS + i],
                         w->hd16);
+}
+
+/* Many rows: K and V of the split are packed once for all passes. */
+VI void split_passes(const struct work *w, float *states, enum dtype dt)
+{
+    const size_t block = (size_t)w->hd32 * 32;
+    int range[2];
+    for (int u = w->lo / 32; u < (w->hi + 31) / 32; u++) {
+        pack_keys(w, u, 2 * u, dt);
+        pack_values(w, u, dt);
+    }
+    for (int r = 0; r < w->m; r += ROWS) {
+        const int n = w->m - r < ROWS ? w->m - r : ROWS;
+        if (!rows_see(w, r, n, &range[0], &range[1]))
+            continue;
+        range[0] = range[0] / 32 * 32;
+        range[1] = round_up(range[1], 32);
+        const int b0 = range[0] / BT;
+        const char *k[2] = {w->k[0] + (size_t)b0 * block, w->k[1] + (size_t)b0 * block};
+        if (n > 16) {
+            scores(w, r, b0, range[1] / BT, k, true);
+            pass_end(w, r, n, range, states, true);
+        } else {
+            scores(w, r, b0, range[1] / BT, k, false);
+            pass_end(w, r, n, range, states, false);
+        }
+    }
+}
+
+/* At most 16 rows: keys are used as soon as they are packed, in the same place, which stays in the first-level cache. */
+VI void split_few(const struct work *w, float *states, enum dtype dt)
+{
+    const char *const k[2] = {w->k[0], w->k[1]};
+    const int range[2] = {w->lo / 32 * 32, round_up(w->hi, 32)};
+    for (int u = range[0] / 32; u < range[1] / 32; u++) {
+        pack_keys(w, u, 0, dt);
+        AMX_BARRIER(w->k[0]);
+        scores(w, 0, 2 * u, 2 * u + 2, k, false);
+    }
+    for (int u = range[0] / 32; u < range[1] / 32; u++)
+        pack_values(w, u, dt);
+    pass_end(w, 0, w->m, range, states, false);
 }
 
 static void split_do(struct work *w, int split, float *states)
@@ -454,17 +505,14 @@ static void split_do(struct work *w, int split, float *states)
     w->base = split * KEYS;
     if (!rows_see(w, 0, w->m, &w->lo, &w->hi))
         return;
-    if (w->t->geom.dtype == DT_F16)
-        pack_blocks(w, DT_F16);
+    if (w->t->geom.dtype == DT_F16 && w->m <= 16)
+        split_few(w, states, DT_F16);
+    else if (w->t->geom.dtype == DT_F16)
+        split_passes(w, states, DT_F16);
+    else if (w->m <= 16)
+        split_few(w, states, DT_BF16);
     else
-        pack_blocks(w, DT_BF16);
-    for (int r = 0; r < w->m; r += ROWS) {
-        int n = w->m - r < ROWS ? w->m - r : ROWS;
-        if (n > 16)
-            pass(w, r, n, states, true);
-        else
-            pass(w, r, n, states, false);
-    }
+        split_passes(w, states, DT_BF16);
 }
 
 static void work_open(struct work *w, const struct cpu_attn_tile *t)
