@@ -268,10 +268,10 @@ static void attn_task(void *arg, int task, int worker)
     struct cpu_attn_tile x;
     tile_of(j, t, head, worker, &x);
     if (t->part) {
-        int split = t->split_lo + k / j->a->n_kv_head;
-        x.part = part_of(j, t, head, split);
-        x.split_lo = split;
-        x.split_hi = split + 1;
+        const int part = k / j->a->n_kv_head, n_split = t->split_hi - t->split_lo;
+        x.split_lo = t->split_lo + n_split * part / t->n_part;
+        x.split_hi = t->split_lo + n_split * (part + 1) / t->n_part;
+        x.part = part_of(j, t, head, x.split_lo);
     }
     j->kern->tile(&x);
 }
@@ -319,6 +319,9 @@ static bool make_tasks(struct attn_job *j)
     size_t left = j->d->part.n / sizeof(float), n_head = (size_t)j->a->n_head;
     bool few = j->d->n_threads > 1 && (int64_t)j->n_tile * j->a->n_kv_head <
                                           (j->by_tiles ? 4 : 8) * (int64_t)j->d->n_threads;
+    /* tile products read ahead from split to split */
+    const int tasks = 6 * j->d->n_threads / (j->n_tile * j->a->n_kv_head) + 1;
+    const int parts = j->by_tiles ? tasks : INT32_MAX;
     float *part = j->d->part.p;
     bool any = false;
     for (int i = 0; i < j->n_tile; i++) {
@@ -331,7 +334,8 @@ static bool make_tasks(struct attn_job *j)
             part += need;
             left -= need;
             any = true;
-            j->n_task += (int)n_split * j->a->n_kv_head;
+            t->n_part = (int)n_split < parts ? (int)n_split : parts;
+            j->n_task += t->n_part * j->a->n_kv_head;
         } else {
             j->n_task += j->a->n_kv_head;
         }

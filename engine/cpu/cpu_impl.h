@@ -58,6 +58,7 @@ struct cpu_tile {
     int split_lo, split_hi;
     int64_t task; /* first task of the tile */
     float *part;  /* NULL: one task a KV head */
+    int n_part;   /* else: a KV head's tasks, each of some splits */
 };
 
 struct dev {

@@ -29,8 +29,9 @@ struct work {
     char *k[2],
         *v; /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
     int m, hd32, hd16;
-    int base;   /* position of the split's first token */
-    int lo, hi; /* tokens that any row sees, from base */
+    int base;      /* position of the split's first token */
+    int lo, hi;    /* tokens that any row sees, from base */
+    int blocks[2]; /* the first and the last block that any row sees in the splits to do */
 };
 
 static int round_up(int n, int to)
@@ -69,15 +70,15 @@ VI __m512 rest_of(__m512 a)
 }
 
 /* A block from [head_dim][16] to tiles at `to`: pairs of dimensions 32 c + 2 i in row i of tile c; the same of the rest
- * at `rest`. Asks for the block `next`. */
-VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k, const char *next,
-               enum dtype dt)
+ * at `rest`. Asks for as many bytes, as a block's K or V has, at ask[0] and ask[1]. */
+VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k,
+               const char *const ask[2], enum dtype dt)
 {
     const int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
     for (int i = 0; i < n_pair; i++) {
         __m512 a = _mm512_setzero_ps(), b = a;
-        _mm_prefetch(next + (size_t)i * 128, _MM_HINT_T0);
-        _mm_prefetch(next + (size_t)i * 128 + 64, _MM_HINT_T0);
+        _mm_prefetch(ask[0] + (size_t)i * 64, _MM_HINT_T0);
+        _mm_prefetch(ask[1] + (size_t)i * 64, _MM_HINT_T0);
         const uint16_t *x = k + (size_t)(2 * i) * BT;
         if (2 * i + 1 < hd)
             load_two(x, x + BT, dt, &a, &b);
@@ -90,8 +91,9 @@ VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k, co
 }
 
 /* Two blocks of values to tiles: tokens 2 i and 2 i + 1 of dimensions 16 c .. in row i of tile c. Tokens outside
- * [lo, hi) become zeros: what lies there may be no number. */
-VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], enum dtype dt)
+ * [lo, hi) become zeros: what lies there may be no number. Asks for a block's K at ask[0] and ask[1]. */
+VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], const char *const ask[2],
+               enum dtype dt)
 {
     const int n_c = w->hd16 / 16;
     const __m512i pairs = amx_pair_order();
@@ -103,6 +105,7 @@ VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], enum 
         const uint16_t *x = v[i / 8] + (size_t)(2 * i % BT) * (size_t)w->hd16, *y = x + w->hd16;
         for (int c = 0; c < n_c; c++) {
             __m512i r = _mm512_setzero_si512();
+            _mm_prefetch(ask[i / 8] + (size_t)(i % 8 * n_c + c) * 64, _MM_HINT_T1);
             if (keep && dt == DT_BF16) {
                 r = _mm512_inserti64x4(
                     _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 16 * c))),
@@ -118,32 +121,42 @@ VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], enum 
     }
 }
 
-/* The block b of the split, or the nearest that any row sees. */
+/* Block b of the sequence, or the nearest that any row sees. */
 VI const char *block_at(const struct work *w, int b)
 {
-    const struct cpu_attn_tile *t = w->t;
-    const int b0 = w->lo / BT, b1 = (w->hi + BT - 1) / BT;
-    b = b < b0 ? b0 : b >= b1 ? b1 - 1 : b;
-    return t->kv + (size_t)t->table[w->base / BT + b] * t->geom.block_bytes;
+    b = b < w->blocks[0] ? w->blocks[0] : b > w->blocks[1] ? w->blocks[1] : b;
+    return w->t->kv + (size_t)w->t->table[b] * w->t->geom.block_bytes;
+}
+static size_t v_at(const struct work *w)
+{
+    return (size_t)w->t->geom.head_dim * BT * sizeof(uint16_t);
 }
 
-/* Keys of 32 tokens to where the blocks `to` and `to` + 1 have theirs. */
-VI void pack_keys(const struct work *w, int unit, int to, enum dtype dt)
+/* Keys of 32 tokens to where the blocks `to` and `to` + 1 have theirs. Asks for the next keys, and values: the next
+ * (`soon`) or these, which are then wanted after all keys of the split. */
+VI void pack_keys(const struct work *w, int unit, int to, bool soon, enum dtype dt)
 {
     const size_t block = (size_t)w->hd32 * 32, at = (size_t)to * block;
-    for (int j = 0; j < 2; j++)
+    for (int j = 0; j < 2; j++) {
+        const int b = w->base / BT + 2 * unit + j;
+        const char *const k = block_at(w, b), *const next = block_at(w, b + 2);
+        const char *const ask[2] = {next, (soon ? next : k) + v_at(w)};
         pack_k(w, w->k[0] + at + (size_t)j * block, w->k[1] + at + (size_t)j * block,
-               (const uint16_t *)(const void *)block_at(w, 2 * unit + j),
-               block_at(w, 2 * unit + j + 2), dt);
+               (const uint16_t *)(const void *)k, ask, dt);
+    }
 }
 
-VI void pack_values(const struct work *w, int unit, enum dtype dt)
+/* Asks for the keys of the next split, at these tokens' place, unless the next ones are soon wanted. */
+VI void pack_values(const struct work *w, int unit, bool soon, enum dtype dt)
 {
     const uint16_t *v[2];
-    for (int j = 0; j < 2; j++)
-        v[j] = (const uint16_t *)(const void *)block_at(w, 2 * unit + j) +
-               (size_t)w->t->geom.head_dim * BT;
-    pack_v(w, unit, v, dt);
+    const char *ask[2];
+    for (int j = 0; j < 2; j++) {
+        const int b = w->base / BT + 2 * unit + j;
+        v[j] = (const uint16_t *)(const void *)(block_at(w, b) + v_at(w));
+        ask[j] = soon ? (const char *)v[j] : block_at(w, b + N_BLK);
+    }
+    pack_v(w, unit, v, ask, dt);
 }
 
 /* Low and high 16 words of v, as f32. */
@@ -348,27 +361,31 @@ VI float row_weights(float *s, int from, int to, float whole)
     return _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
 }
 
-/* Tokens of the split that row m sees; false: none. */
-VI bool row_sees(const struct work *w, int m, int *see)
+/* Of the n_key tokens from base those that row m sees; false: none. */
+VI bool row_sees_of(const struct work *w, int m, int n_key, int *see)
 {
-    int lo = cpu_attn_row_first(w->t, m) - w->base, hi = w->t->pos[m / w->t->n_group] + 1 - w->base;
+    const int lo = w->see[m] - w->base, hi = w->see[w->m + m] - w->base;
     see[0] = lo < 0 ? 0 : lo;
-    see[1] = hi > KEYS ? KEYS : hi;
+    see[1] = hi > n_key ? n_key : hi;
     return see[0] < see[1];
 }
+VI bool row_sees(const struct work *w, int m, int *see)
+{
+    return row_sees_of(w, m, KEYS, see);
+}
 
-/* Tokens of the split that rows [r, r + n) see, taken together; false: none. */
-static bool rows_see(const struct work *w, int r, int n, int *lo, int *hi)
+/* The same of rows [r, r + n), taken together. */
+static bool rows_see(const struct work *w, int r, int n, int n_key, int range[2])
 {
     int see[2];
-    *lo = KEYS;
-    *hi = 0;
+    range[0] = n_key;
+    range[1] = 0;
     for (int m = r; m < r + n; m++)
-        if (row_sees(w, m, see)) {
-            *lo = see[0] < *lo ? see[0] : *lo;
-            *hi = see[1] > *hi ? see[1] : *hi;
+        if (row_sees_of(w, m, n_key, see)) {
+            range[0] = see[0] < range[0] ? see[0] : range[0];
+            range[1] = see[1] > range[1] ? see[1] : range[1];
         }
-    return *lo < *hi;
+    return range[0] < range[1];
 }
 
 /* Scores of rows [r, r + n) to weights, 0 where a row does not see. First all maxima: they wait for nothing. */
@@ -464,12 +481,12 @@ VI void split_passes(const struct work *w, float *states, enum dtype dt)
     const size_t block = (size_t)w->hd32 * 32;
     int range[2];
     for (int u = w->lo / 32; u < (w->hi + 31) / 32; u++) {
-        pack_keys(w, u, 2 * u, dt);
-        pack_values(w, u, dt);
+        pack_keys(w, u, 2 * u, true, dt);
+        pack_values(w, u, true, dt);
     }
     for (int r = 0; r < w->m; r += ROWS) {
         const int n = w->m - r < ROWS ? w->m - r : ROWS;
-        if (!rows_see(w, r, n, &range[0], &range[1]))
+        if (!rows_see(w, r, n, KEYS, range))
             continue;
         range[0] = range[0] / 32 * 32;
         range[1] = round_up(range[1], 32);
@@ -491,20 +508,23 @@ VI void split_few(const struct work *w, float *states, enum dtype dt)
     const char *const k[2] = {w->k[0], w->k[1]};
     const int range[2] = {w->lo / 32 * 32, round_up(w->hi, 32)};
     for (int u = range[0] / 32; u < range[1] / 32; u++) {
-        pack_keys(w, u, 0, dt);
+        pack_keys(w, u, 0, false, dt);
         AMX_BARRIER(w->k[0]);
         scores(w, 0, 2 * u, 2 * u + 2, k, false);
     }
     for (int u = range[0] / 32; u < range[1] / 32; u++)
-        pack_values(w, u, dt);
+        pack_values(w, u, false, dt);
     pass_end(w, 0, w->m, range, states, false);
 }
 
 static void split_do(struct work *w, int split, float *states)
 {
     w->base = split * KEYS;
-    if (!rows_see(w, 0, w->m, &w->lo, &w->hi))
+    int range[2];
+    if (!rows_see(w, 0, w->m, KEYS, range))
         return;
+    w->lo = range[0];
+    w->hi = range[1];
     if (w->t->geom.dtype == DT_F16 && w->m <= 16)
         split_few(w, states, DT_F16);
     else if (w->t->geom.dtype == DT_F16)
@@ -533,6 +553,12 @@ static void work_open(struct work *w, const struct cpu_attn_tile *t)
     for (int m = 0; m < w->m; m++) {
         w->see[m] = cpu_attn_row_first(t, m);
         w->see[w->m + m] = t->pos[m / t->n_group] + 1;
+    }
+    int range[2];
+    w->base = t->split_lo * KEYS;
+    if (rows_see(w, 0, w->m, (t->split_hi - t->split_lo) * KEYS, range)) {
+        w->blocks[0] = (w->base + range[0]) / BT;
+        w->blocks[1] = (w->base + range[1] - 1) / BT;
     }
     pack_q(w, t->softcap > 0 ? t->scale : t->scale * LOG2E);
 }
