@@ -129,7 +129,7 @@ VI const char *block_at(const struct work *w, int b)
 }
 static size_t v_at(const struct work *w)
 {
-    return (size_t)w->t->geom.head_dim * BT * sizeof(uint16_t);
+    return cpu_kv_v_at(&w->t->geom);
 }
 
 /* Keys of 32 tokens to where the blocks `to` and `to` + 1 have theirs. Asks for the next keys, and values: the next

@@ -225,6 +225,8 @@ static const struct shape shapes[] = {
     {8, 2, 64, 64, ROPE_NEOX, DT_F32, 128, 0, false, true, false},
     {6, 3, 32, 2, ROPE_NONE, DT_F16, 0, 0, false, false, true},
     {4, 2, 64, 64, ROPE_NORM, DT_BF16, -48, 0, true, false, false}, /* chunks */
+    {16, 1, 96, 96, ROPE_NEOX, DT_F16, 70, 30, false, true, false},
+    {2, 1, 512, 128, ROPE_NORM, DT_F16, -300, 0, false, false, true},
     {4, 2, 16, 16, ROPE_NORM, DT_F32, -100, 0, false, false, false},
     {9, 3, 64, 64, ROPE_NEOX, DT_I8, 0, 0, false, false, false},
     {8, 1, 128, 128, ROPE_NEOX, DT_F8, 0, 0, true, true, false},
@@ -258,7 +260,7 @@ static void test_against_ref(void **st)
                 run(&ot_backs[b], &shapes[i], &plans[k], data, got);
                 double bound = bounds[shapes[i].dt];
                 if (by_tiles[b] && (shapes[i].dt == DT_F16 || shapes[i].dt == DT_BF16))
-                    bound = 6e-6; /* weights and V in bf16 */
+                    bound = 1e-5; /* weights and V in bf16 */
                 ot_near(&ot_backs[b], "attention", got, want, n, bound);
             }
             free(data);
