@@ -217,15 +217,13 @@ fuzz:
 	@$(MAKE) -s -j2 VARIANT=fuzz fuzz-run
 
 lint:
-	@$(PYTHON) tests/lint/deps.py
-	@$(PYTHON) tests/lint/size.py
+	@$(PYTHON) tests/lint/deps.py && $(PYTHON) tests/lint/size.py
 
 bench: all $(B)/tests/bench/roofline $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar $(B)/tests/bench/bench_sched
 	@conf/setup.sh bench bench-images
 	@$(MAKE) -s pull
 	@$(PYTHON) tests/bench/compare.py $(ARGS)
-	@$(B)/tests/bench/bench_sched && $(PYTHON) tests/bench/host_cost.py --keep && $(PYTHON) tests/bench/host_cost.py --time
-	@$(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
+	@$(PYTHON) tests/bench/host_cost.py --all --keep && $(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
 # What is generated from the option table and the tables of models; tests compare.
 docs: all

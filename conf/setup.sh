@@ -10,7 +10,7 @@ BUILD_DEBS="gcc libc6-dev make pkg-config python3 python3-pip ca-certificates li
   libjansson-dev libpcre2-dev libutf8proc-dev libcurl4-openssl-dev libinih-dev libgnutls28-dev
   libpng-dev libjpeg-dev libwebp-dev zlib1g-dev libsndfile1-dev libsamplerate0-dev"
 TEST_DEBS="libcmocka-dev valgrind python3-venv xz-utils curl procps openssl systemd"
-BENCH_DEBS="python3-venv"
+BENCH_DEBS="python3-venv valgrind"
 DEPLOY_DEBS="buildah debootstrap git util-linux curl procps"
 
 say() { printf 'setup: %s\n' "$*" >&2; }

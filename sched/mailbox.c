@@ -120,6 +120,8 @@ size_t mailbox_room(struct mailbox *m)
 {
     pthread_mutex_lock(&m->lock);
     m->n_free = m->ev_cap - m->n_ev;
+    if (!m->n_ev && !m->n_new) /* the same few slots again: the whole ring is larger than a cache */
+        m->ev_head = m->ev_tail = 0;
     pthread_mutex_unlock(&m->lock);
     return m->n_free - m->n_new;
 }
