@@ -332,16 +332,11 @@ static bool asks_nothing(const json_t *v)
  * the caller (user, metadata, store, ...) is accepted and ignored. */
 static int refuse_unsupported(struct api_call *c, json_t *o)
 {
-    static const char *const no[] = {"prompt_embeds",
-                                     "audio",
-                                     "web_search_options",
-                                     "documents",
-                                     "chat_template",
-                                     "use_beam_search",
-                                     "truncate_prompt_tokens",
-                                     "bad_words",
-                                     "logits_processors",
-                                     NULL};
+    static const char *const no[] = {"prompt_embeds",          "audio",
+                                     "web_search_options",     "documents",
+                                     "chat_template",          "use_beam_search",
+                                     "truncate_prompt_tokens", "bad_words",
+                                     "logits_processors",      NULL};
     for (int i = 0; no[i]; i++)
         /* {} asks for a web search */
         if (!asks_nothing(json_object_get(o, no[i])) ||

@@ -18,6 +18,8 @@ struct grammar_state;
 /* At the grammar's start; holds a reference. ERR_NOMEM. */
 int grammar_state_open(struct grammar_state **out, struct grammar *g);
 void grammar_state_close(struct grammar_state *s); /* NULL is fine */
+/* dst, of the same grammar, stands where src does. ERR_NOMEM, ERR_LIMIT: dst is good for another copy only. */
+int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src);
 
 /* Bits of the tokens that may come next: bit id % 32 of bits[id / 32], all n_word words are written. Control tokens are
  * allowed where the grammar names them only; tokens that end an answer are the caller's business (grammar_may_end).

@@ -75,9 +75,10 @@ static void harvest_seq(struct sched *s, const struct plan *p, struct plan_entry
     for (int32_t i = 0; !bad && i < n_logit - right - en->samples; i++)
         emit_token(s, q, EV_PROMPT, ++q->n_scored, out + i, false);
     for (int32_t i = 0; i < right; i++) {
-        q->n_coming = 1; /* drafts end no sequence: each chose the next one */
+        q->n_coming = 1; /* each chose the next one */
         take_token(s, q, out + i);
-        CHECK(q->state == SEQ_RUNNING);
+        if (q->state != SEQ_RUNNING) /* drafts end no sequence, but its grammar may find no memory */
+            return;
     }
     if (bad) {
         sched__seq_distrust(s, q);

@@ -167,7 +167,7 @@ static bool scores_prompt(const struct seq *q)
 }
 
 /* The row that chooses the token behind `ahead` drafts. */
-static struct sample_row sampling_row(const struct seq *q, int ahead)
+static struct sample_row sampling_row(const struct sched *s, const struct seq *q, int ahead)
 {
     int32_t n_more = q->n_coming + ahead;
     const struct request *r = q->req->r;
@@ -189,7 +189,9 @@ static struct sample_row sampling_row(const struct seq *q, int ahead)
         .n_bias = p->n_bias,
         .ban = r->stop_id,
         .n_ban = q->n_output + n_more < r->min_tokens ? r->n_stop_id : 0,
-        .mask = q->gram || (r->think && q->think.force >= 0) ? q->mask : p->mask,
+        .mask = q->gram                           ? sched__gram_mask(s, q, ahead)
+                : r->think && q->think.force >= 0 ? q->mask
+                                                  : p->mask,
         .target = -1,
         .n_top = p->n_top,
     };
@@ -211,9 +213,10 @@ static struct sample_row scoring_row(const struct seq *q, int32_t pos)
 }
 
 /* Returns whether the last row chooses a token; with drafts, those before it do too. */
-static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, int32_t n,
+static bool add_rows(const struct sched *s, struct step_seq *at, const struct seq *q, int32_t n,
                      int n_draft)
 {
+    struct plan *p = s->plan;
     n -= n_draft;
     int32_t end = q->n_computed + n, first = end;
     if (scores_prompt(q))
@@ -228,7 +231,7 @@ static bool add_rows(struct plan *p, struct step_seq *at, const struct seq *q, i
         p->row[p->n_logit++] = scoring_row(q, pos);
     CHECK(samples || !n_draft);
     for (int i = 0; samples && i <= n_draft; i++)
-        p->row[p->n_logit++] = sampling_row(q, i);
+        p->row[p->n_logit++] = sampling_row(s, q, i);
     at->n_logit = (int32_t)(p->row + p->n_logit - at->rows);
     CHECK(p->n_logit <= p->cap_logit && at->n_logit <= n + n_draft);
     return samples;
@@ -269,7 +272,7 @@ static int32_t plan_seq(struct sched *s, struct seq *q, int32_t n, bool may_pree
                             .block = &q->block[0].id,
                             .n_block = q->n_block};
     sched__state_plan(s, q, at);
-    en->samples = add_rows(p, at, q, n, en->n_draft);
+    en->samples = add_rows(s, at, q, n, en->n_draft);
     p->n_tok += n;
     q->last_step = s->n_plan;
     return n;

@@ -35,13 +35,15 @@ struct seq {
     int32_t cap, cap_block;
     int32_t n_known, n_computed, n_block;
     int32_t n_final, n_coming;
-    int n_flight;               /* open steps with rows of it */
-    int32_t ref;                /* STEP_SAMPLED of the row that chose its latest token */
-    int32_t n_indexed;          /* leading blocks already offered to the prefix index */
-    int32_t n_scored;           /* prompt rows whose log-probability was sent */
-    int32_t n_output;           /* tokens sent (or kept, once ended by sched_finish_choice) */
-    uint64_t last_step;         /* number of the last plan with a row of it */
-    struct grammar_state *gram; /* where it stands in its grammar; NULL: free */
+    int n_flight;                     /* open steps with rows of it */
+    int32_t ref;                      /* STEP_SAMPLED of the row that chose its latest token */
+    int32_t n_indexed;                /* leading blocks already offered to the prefix index */
+    int32_t n_scored;                 /* prompt rows whose log-probability was sent */
+    int32_t n_output;                 /* tokens sent (or kept, once ended by sched_finish_choice) */
+    uint64_t last_step;               /* number of the last plan with a row of it */
+    struct grammar_state *gram;       /* where it stands in its grammar; NULL: free */
+    struct grammar_state *gram_ahead; /* the same behind drafts; NULL: none were tried */
+    uint32_t *mask_ahead;             /* [spec_tokens, n_vocab bits] of what follows each draft */
     uint32_t *mask;    /* [n_vocab bits] of its next token, with gram or a bound on reasoning */
     struct seq_think { /* with a bound on reasoning */
         bool inside, over;
@@ -159,6 +161,11 @@ void sched__gram_close(struct seq *q);
  * grammar and allowed tokens leave nothing. */
 int sched__gram_next(const struct sched *s, struct seq *q);
 int sched__gram_accept(const struct sched *s, struct seq *q, int32_t token); /* and make it */
+/* Drafts that the grammar allows, of n that stand behind q's tokens, and those that are the only ones to go on with
+ * (their bits in *forced); at most `most`. None of them ends the choice. */
+int sched__gram_drafts(const struct sched *s, struct seq *q, int n, int most, uint32_t *forced);
+const uint32_t *sched__gram_mask(const struct sched *s, const struct seq *q,
+                                 int ahead); /* behind so many drafts */
 const char *sched__gram_error(int rc);
 /* The bound on reasoning: after a token, and at the beginning (token -1). The mask says what comes next while
  * q->think.force >= 0. */

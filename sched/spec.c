@@ -185,7 +185,7 @@ static void doubt(struct speculator *c, int n)
 int sched__spec_most(const struct sched *s, const struct seq *q)
 {
     int most = q->req->max_out - q->n_output - 1; /* the one behind them may be the last */
-    if (q->n_coming || q->gram || sched__thinks(q))
+    if (q->n_coming || sched__thinks(q))
         return 0;
     return most < s->o.spec_tokens ? most : s->o.spec_tokens;
 }
@@ -194,8 +194,8 @@ int sched__spec_most(const struct sched *s, const struct seq *q)
 int sched__spec_write(const struct sched *s, struct seq *q)
 {
     const struct request *r = q->req->r;
-    const struct spec *x = q->spec;
-    int most = x->at < 0 ? 0 : sched__spec_most(s, q), n = 0;
+    struct spec *x = q->spec;
+    int all = sched__spec_most(s, q), most = x->at < 0 ? 0 : all, n = 0;
     if (x->foreign && most > r->n_predict - x->at)
         most = r->n_predict - x->at;
     for (; n < most; n++) {
@@ -204,12 +204,15 @@ int sched__spec_write(const struct sched *s, struct seq *q)
             break;
         q->tok[q->n_known + n] = token;
     }
-    return n;
+    x->forced = 0;
+    return q->gram ? sched__gram_drafts(s, q, n, all, &x->forced) : n;
 }
 
 /* Of the next draft, those before it being right. */
 static double next_chance(const struct spec *x)
 {
+    if (x->forced >> x->n_draft & 1)
+        return 1;
     return x->model ? sched__model_chance(x) : sched__spec_chance(x, x->len + x->n_draft);
 }
 

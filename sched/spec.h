@@ -35,10 +35,11 @@ struct spec {
     struct spec_score score[SPEC_CLASSES];
     struct draft_seq small; /* what a small model has of it */
     struct spec_score by_model;
-    bool model;  /* the drafts are that model's */
-    int n_cand;  /* drafts to be had, written behind the known tokens */
-    int n_draft; /* of those, in the step being planned */
-    double p;    /* that all of them are right */
+    bool model;      /* the drafts are that model's */
+    uint32_t forced; /* drafts that a grammar leaves no choice about */
+    int n_cand;      /* drafts to be had, written behind the known tokens */
+    int n_draft;     /* of those, in the step being planned */
+    double p;        /* that all of them are right */
 };
 
 /* Of the scheduler. */

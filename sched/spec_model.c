@@ -38,7 +38,8 @@ static int collect(const struct sched *s, struct seq *const *list, int n, struct
     for (int i = 0; i < n; i++) {
         struct seq *q = list[i];
         struct spec *x = q->spec;
-        if (!x || sched__spec_most(s, q) < 1 ||
+        if (!x || q->gram || sched__spec_most(s, q) < 1 || /* it knows no grammars */
+
             (x->n_cand && sched__spec_chance(x, x->len) > STRONG))
             continue;
         if (x->small.n_done >=

@@ -391,6 +391,27 @@ void grammar_state_close(struct grammar_state *s)
     free(s);
 }
 
+int grammar_state_copy(struct grammar_state *dst, const struct grammar_state *src)
+{
+    CHECK(dst->g == src->g);
+    if (!grow(&dst->frame, src->n_frame, &dst->cap_frame, sizeof *dst->frame) ||
+        !grow(&dst->now.t, src->now.n, &dst->now.cap, sizeof *dst->now.t))
+        return ERR_NOMEM;
+    memcpy(dst->frame, src->frame, (size_t)src->n_frame * sizeof *dst->frame);
+    dst->n_frame = src->n_frame;
+    if (src->now.n)
+        memcpy(dst->now.t, src->now.t, (size_t)src->now.n * sizeof *dst->now.t);
+    dst->now.n = src->now.n;
+    dst->now.may_end = src->now.may_end;
+    dst->len = src->len;
+    int rc = gr__text_room(dst, 0);
+    if (rc)
+        return rc;
+    if (src->len)
+        memcpy(dst->text, src->text, (size_t)src->len);
+    return rebucket(dst);
+}
+
 int grammar_accept(struct grammar_state *s, int32_t token)
 {
     const struct grammar_vocab *v = s->g->v;

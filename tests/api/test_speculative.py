@@ -32,6 +32,10 @@ KINDS = [
     {"temperature": 0, "frequency_penalty": 0.4, "repetition_penalty": 1.1},
     {"temperature": 0.3, "seed": 5, "n": 2, "min_tokens": 20},
     {"temperature": 0, "stop": ["result + ", "ten", "waves"]},
+    {"temperature": 0, "response_format": {"type": "json_schema", "json_schema": {"name": "list", "schema": {
+        "type": "object", "properties": {"lines": {"type": "array", "items": {"type": "object", "properties": {
+            "number": {"type": "integer"}, "text": {"type": "string", "maxLength": 12}}, "required": ["number", "text"],
+            "additionalProperties": False}, "minItems": 4}}, "required": ["lines"], "additionalProperties": False}}}},
     {"temperature": 0, "prediction": {"type": "content", "content": CODE.replace("result", "sum")}},
 ]
 MOST = 48 if SLOW == 1 else 24

@@ -10,6 +10,7 @@
 
 static struct tokenizer *tok;
 static struct grammar_vocab *vocab;
+static int drafts; /* tried beside each token, in the second round of the tests */
 
 static int open_vocab(void **st)
 {
@@ -48,7 +49,8 @@ static void open_rig(int32_t n_block, bool ahead)
     fake_reset(n_block);
     fake.info.n_vocab = tok_n_vocab(tok);
     fake.info.lookahead = ahead;
-    rig_open((struct sched_opts){0});
+    fake.habit = 4; /* guesses come true now and then */
+    rig_open((struct sched_opts){.spec_tokens = drafts, .spec_eager = drafts > 0});
 }
 
 static uint64_t submit(const char *re, int text, int n, int32_t max_tokens)
@@ -95,18 +97,21 @@ static void check(uint64_t id, int choice, const char *re)
 }
 
 static const char *const res[] = {"[a-z]{5}-[0-9]{3}", "(yes|no|perhaps) [A-Z]{1,12}", "x{20}",
-                                  "\\{\"a\":[0-9]{1,9}\\}"};
+                                  "\\{\"a\":[0-9]{1,9}\\}", "(ab|cd|ef)( (ab|cd|ef)){12,30}"};
+#define N_RE 5
 
-/* Alone, in company of free rows, n choices, with and without look-ahead, with few blocks: the same texts. */
+/* Alone, in company of free rows, n choices, with and without look-ahead, with few blocks, with drafts: the same texts. */
 static void test_texts(void **st)
 {
     (void)st;
-    struct buf first[4] = {{0}}, again = {0};
+    static struct buf first[N_RE];
+    struct buf again = {0};
+    uint64_t right = 0;
     for (int run = 0; run < 4; run++) {
-        uint64_t id[4];
+        uint64_t id[N_RE];
         open_rig(80, run == 1);
-        for (int i = 0; i < 4; i++) {
-            id[i] = submit(res[i], i, 2, 60);
+        for (int i = 0; i < N_RE; i++) {
+            id[i] = submit(res[i], i, 2, 100);
             if (run == 1)
                 rig_submit(i + 20, 12, 30);
         }
@@ -116,22 +121,23 @@ static void test_texts(void **st)
                 sched__seq_preempt(rig.s, rig.s->run[rig.s->n_run - 1]);
         }
         rig_run(3000);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < N_RE; i++) {
             check(id[i], 0, res[i]);
             check(id[i], 1, res[i]);
-            if (!run)
+            if (!run && !drafts)
                 answer(id[i], 0, &first[i]);
             answer(id[i], 0, &again);
             assert_string_equal(buf_cstr(&again), buf_cstr(&first[i]));
         }
-        if (run == 3) {
-            struct sched_stats s;
-            sched_stats_get(rig.s, &s);
-            assert_true(s.preemptions > 0);
-        }
+        struct sched_stats s;
+        sched_stats_get(rig.s, &s);
+        assert_true(run != 3 || s.preemptions > 0);
+        right += s.draft_accepted;
         rig_close();
     }
-    for (int i = 0; i < 4; i++)
+    print_message("%llu drafts came true\n", (unsigned long long)right);
+    assert_true(drafts ? right > 50 : !right);
+    for (int i = 0; drafts && i < N_RE; i++)
         buf_free(&first[i]);
     buf_free(&again);
 }
@@ -189,7 +195,7 @@ static void test_nothing_allowed(void **st)
 static void test_no_memory(void **st)
 {
     (void)st;
-    for (long k = 1; k < 12; k++) {
+    for (long k = 1; k < 30; k++) {
         open_rig(80, false);
         uint64_t id = submit(res[0], 1, 1, 40);
         mem_fail_after(k, false);
@@ -200,11 +206,81 @@ static void test_no_memory(void **st)
     }
 }
 
+/* Items that differ: where a choice stands there depends on all of its text. */
+static struct grammar *different(void)
+{
+    struct gr_builder *b;
+    struct grammar *g;
+    struct err e;
+    assert_int_equal(gr_builder_open(&b, vocab, NULL), 0);
+    gr_expr key = gr_key(b, gr_regex(b, view_str("[a-d]{1,2}"), GR_UTF8, 0));
+    gr_expr more = gr_seq2(b, gr_regex(b, view_str(","), GR_UTF8, 0), key);
+    assert_int_equal(gr_compile(b, gr_unique(b, key, more, 1, 12), &g, &e), 0);
+    gr_builder_close(b);
+    return g;
+}
+
+/* A copy goes its own way: what it takes changes nothing of the state it came from, and it allows what that one allows after
+ * the same tokens. */
+static void test_copy(void **st)
+{
+    (void)st;
+    size_t n_word = ((size_t)tok_n_vocab(tok) + 31) / 32;
+    uint32_t *mask[3];
+    for (int i = 0; i < 3; i++)
+        mask[i] = xmalloc(n_word * 4);
+    for (int i = 0; i <= N_RE; i++) {
+        struct grammar *g = i < N_RE ? compiled(res[i]) : different();
+        struct grammar_state *s, *copy;
+        assert_int_equal(grammar_state_open(&s, g), 0);
+        assert_int_equal(grammar_state_open(&copy, g), 0);
+        grammar_unref(g);
+        for (uint64_t n = 0; n < 40 && !grammar_must_end(s); n++) {
+            assert_int_equal(grammar_mask(s, mask[0], n_word), 1);
+            uint32_t id = (uint32_t)(hash_u64(n * 5 + (uint64_t)i) % (n_word * 32));
+            while (!(mask[0][id / 32] >> (id % 32) & 1))
+                id = (id + 1) % (uint32_t)(n_word * 32);
+            mem_fail_after(n % 3 == 2, false);
+            int rc = grammar_state_copy(copy, s);
+            mem_fail_after(0, false);
+            assert_true(rc == 0 || (rc == ERR_NOMEM && n % 3 == 2));
+            assert_int_equal(grammar_state_copy(copy, s), 0);
+            assert_int_equal(grammar_accept(copy, (int32_t)id), 0);
+            assert_true(grammar_mask(copy, mask[1], n_word) >= 0);
+            assert_int_equal(grammar_mask(s, mask[2], n_word), 1);
+            assert_memory_equal(mask[0], mask[2], n_word * 4);
+            assert_int_equal(grammar_accept(s, (int32_t)id), 0);
+            assert_true(grammar_mask(s, mask[2], n_word) >= 0);
+            assert_memory_equal(mask[1], mask[2], n_word * 4);
+            assert_int_equal(grammar_may_end(s), grammar_may_end(copy));
+        }
+        grammar_state_close(copy);
+        grammar_state_close(s);
+    }
+    for (int i = 0; i < 3; i++)
+        free(mask[i]);
+}
+
+static int with_drafts(void **st)
+{
+    (void)st;
+    drafts = 4;
+    return 0;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_texts),     cmocka_unit_test(test_length),
-        cmocka_unit_test(test_may_end),   cmocka_unit_test(test_nothing_allowed),
+        cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_may_end),
+        cmocka_unit_test(test_nothing_allowed),
+        cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_copy),
+        cmocka_unit_test_setup(test_texts, with_drafts),
+        cmocka_unit_test(test_length),
+        cmocka_unit_test(test_may_end),
+        cmocka_unit_test(test_nothing_allowed),
         cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
