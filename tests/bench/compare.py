@@ -74,11 +74,12 @@ class Run:
             room = self.cells if KINDS[name].keep else cells
             slots, tokens = max(c.streams for c in room), max(c.need() for c in room)
             try:
-                with self.lock:
+                # One that needs minutes does not keep others from measuring.
+                with Lock(None) if KINDS[name].keep else self.lock:
                     s = KINDS[name](base.Job(self.a.model, slots, tokens, free_port(), self.a.realtime))
-                    self.starts.setdefault(name, {"start_s": s.start_s, "memory_mb": s.memory_mb()})
-                    self.settings.setdefault(name, s.settings)
-                    s.hold()
+                self.starts.setdefault(name, {"start_s": s.start_s, "memory_mb": s.memory_mb()})
+                self.settings.setdefault(name, s.settings)
+                s.hold()
                 out[name] = s
                 if KINDS[name].keep:
                     self.kept[name] = s
@@ -91,12 +92,15 @@ class Run:
 
     def cell(self, c, servers, turn):
         names = [n for n in servers if n not in c.without]
+        with self.lock:
+            self.turn(c, servers, turn, names)
+
+    def turn(self, c, servers, turn, names):
         for k in range(len(names)):
             n = names[(turn + k) % len(names)]
-            with self.lock:
-                servers[n].go()
-                f = recipes.run(c, servers[n], self.seed, self.a.realtime)
-                servers[n].hold()
+            servers[n].go()
+            f = recipes.run(c, servers[n], self.seed, self.a.realtime)
+            servers[n].hold()
             self.rounds.setdefault(c.key(), {}).setdefault(n, []).append(f)
             say(f"round {turn + 1}: {c.key()}: {n}: " + (f.get("error") or ", ".join(
                 f"{title} {report.form(f[key])}" for key, title, _ in report.LINES if f.get(key))))
@@ -167,9 +171,10 @@ def groups(a):
 
 def main():
     a = options()
-    where = machine.describe()
-    say(machine.text(where))
     run = Run(a)
+    with run.lock:
+        where = machine.describe(a.realtime)
+    say(machine.text(where))
     if a.host != "only":
         run.all(list(groups(a)))
     results = run.results()

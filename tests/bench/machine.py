@@ -11,12 +11,12 @@ def cpu_model():
         return next((line.split(":", 1)[1].strip() for line in f if line.startswith("model name")), "unknown")
 
 
-def roofline():
+def roofline(realtime):
     """What the probe measures: {"read_bytes_per_s": ..., "bf16_ops_per_s": ..., ...}, or {} where it is not built."""
     probe = os.path.join(TOP, "build", "release", "tests", "bench", "roofline")
     if not os.path.exists(probe):
         return {}
-    r = subprocess.run([probe], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
+    r = subprocess.run([*(["chrt", "-r", str(realtime)] if realtime else []), probe], stdout=subprocess.PIPE, text=True, timeout=120, check=False)
     return json.loads(r.stdout) if r.returncode == 0 else {}
 
 
@@ -31,8 +31,8 @@ def model_bytes(path):
     return sum(n for name, n in sizes.items() if not (name == "token_embd.weight" and "output.weight" in sizes))
 
 
-def describe():
-    return {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "load_average_before": os.getloadavg()[0], **roofline()}
+def describe(realtime=0):
+    return {"cpu": cpu_model(), "cores": len(os.sched_getaffinity(0)), "load_average_before": os.getloadavg()[0], **roofline(realtime)}
 
 
 def text(m):

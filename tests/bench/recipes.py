@@ -79,12 +79,13 @@ def plan(size):
     full = size == "full"
     short = [Cell(SHORT, n, 140, 64, seconds=60 if full else 10 if n == 64 else 6, rounds=5, requests=n if n == 64 and not full else 0)
              for n in (1, 4, 16, 64)]
-    # Longer ones leave out the AVX2 kernels, and run twice where time is short.
-    more = {"rounds": 5 if full else 2, "without": ("stepd avx2",), "warmup": 0}
-    middle = [Cell("1000 tokens", n, 1000, 64, seconds=120 if full else 6, requests=max(n, 3), **more) for n in (1, 4, 16, 64)]
-    middle += [Cell("1000 tokens, 900 of them shared", n, 1000, 64, seconds=60 if full else 6, shared=900, requests=n + 4, **more)
-               for n in ((1, 4, 16, 64) if full else (16,))]
-    middle += [Cell("conversations of 4 turns of 100 tokens", n, 100, 64, seconds=60 if full else 6, turns=4, requests=4 * n, **more)
-               for n in ((1, 4, 16, 64) if full else (4,))]
-    long = [Cell("4000 tokens", n, 4000, 64, seconds=300 if full else 10, requests=max(n, 2), **more) for n in (1, 4, 16, 64)]
+    # Longer ones leave out the AVX2 kernels. Where time is short they run once or twice, and a limit that lets a fast server finish.
+    def cell(name, n, prompt, **more):
+        limit = min(max(6, n * prompt // 800), 30)
+        rounds = 5 if full else 2 if n * prompt <= 4000 else 1
+        return Cell(name, n, prompt, 64, seconds=10 * limit if full else limit, rounds=rounds, without=("stepd avx2",), warmup=0, **more)
+    middle = [cell("1000 tokens", n, 1000, requests=max(n, 3)) for n in (1, 4, 16, 64)]
+    middle += [cell("1000 tokens, 900 of them shared", n, 1000, shared=900, requests=n + 4) for n in ((1, 4, 16, 64) if full else (16,))]
+    middle += [cell("conversations of 4 turns of 100 tokens", n, 100, turns=4, requests=4 * n) for n in ((1, 4, 16, 64) if full else (4,))]
+    long = [cell("4000 tokens", n, 4000, requests=max(n, 2)) for n in (1, 4, 16, 64)]
     return [("short", short), ("middle", middle), ("long", long)]
