@@ -50,7 +50,7 @@ class Run:
     def __init__(self, a):
         self.a, self.lock = a, Lock(a.lock)
         self.absent, self.starts, self.settings, self.rounds = {}, {}, {}, {}
-        self.kinds, self.cells, self.kept = [], [], {}
+        self.kinds, self.cells, self.kept, self.seed = [], [], {}, 0
         for name, kind in KINDS.items():
             why = kind.missing() if name in a.only else "left out by --only"
             if name in a.only and not why:
@@ -110,9 +110,9 @@ class Run:
         servers = self.start(cells)
         try:
             for turn in range(max(c.rounds for c in cells)):
-                for i, c in enumerate(cells):
+                for c in cells:
                     if turn < c.rounds and servers:
-                        self.seed = 1000 * (turn + 1) + i
+                        self.seed += 1  # no server, not even one that stays for all groups, has seen a prompt before
                         self.cell(c, servers, turn)
         finally:
             for n, s in servers.items():
