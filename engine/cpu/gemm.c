@@ -432,6 +432,7 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
     j.panels = n_panel * j.n_row_task / (6 * n_thread) + 1;
     if (j.panels < floor)
         j.panels = floor;
+    j.panels += j.panels & 1; /* kernels like pairs */
     int n = 0;
     for (int i = 0; i < w->n_part; i++)
         n += part_tasks(&j, &w->part[i]);

@@ -169,9 +169,10 @@ GEMM_QUANT_LAYOUTS(X)
 #undef X
 
 /* Bytes of one worker's scratch. */
+#define GEMM_WBUF_MIN ((size_t)68 << 10)
 static inline size_t gemm_wbuf_bytes(int64_t n_in)
 {
-    return (size_t)n_in * 32 + 16 * 1024 /* expanded tiles of a panel, results */;
+    return (size_t)n_in * 32 + GEMM_WBUF_MIN; /* expanded tiles, results, sums; see the kernels */
 }
 
 /* Converted activations and the workers' buffers, as offsets into one scratch: [xb or xq][sx][minus32][minus16][xs32]

@@ -150,7 +150,6 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
         high[plane] = _mm512_loadu_si512(chunk + (4 + plane) * 64);
     UNROLL(4)
     for (int i = 0; i < 4; i++) {
-        _mm_prefetch((const char *)chunk + PREFETCH + i * 64, _MM_HINT_T0);
         __m512i v = _mm512_loadu_si512(chunk + i * 64);
         UNROLL(4)
         for (int t = 0; t < 4; t++) {
@@ -176,101 +175,160 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
 
 /* ---- products ---- */
 
-#define PRODUCT(full_c, full_x, last_c, last_x, w_tile)                                            \
+/* Blocks of rows times two panels, a segment of k at a time: its expanded tiles, some rows and the results stay in L1.
+ * Results of a batch of groups are added to the sums while the next batch is multiplied. */
+#define SEGMENT 4 /* chunks */
+#define BATCH   4 /* groups */
+#define PAIR    2 /* panels */
+
+/* A worker's scratch. */
+struct tile_work {
+    uint8_t res[2][BATCH * PAIR * TILE]; /* [group][panel] */
+    uint8_t tiles[PAIR][SEGMENT * TILE];
+    float sum[GEMM_ROWS_MAX / GEMM_ROWS + 1][PAIR][GEMM_ROWS * LANES];
+};
+_Static_assert(sizeof(struct tile_work) <= GEMM_WBUF_MIN, "gemm_wbuf_bytes");
+
+/* Groups g .. g + n of one block of rows. */
+struct batch {
+    int64_t block, g;
+    int n;
+};
+
+#define PRODUCT(c_tile, x_tile, w_tile)                                                            \
     do {                                                                                           \
         _tile_loadd(w_tile, wt, 64);                                                               \
-        if (full) {                                                                                \
-            _tile_loadd(full_x, xt, 64);                                                           \
-            _tile_zero(full_c);                                                                    \
-            _tile_dpbf16ps(full_c, full_x, w_tile);                                                \
-            _tile_stored(full_c, res, 64);                                                         \
-        } else {                                                                                   \
-            _tile_loadd(last_x, xt, 64);                                                           \
-            _tile_zero(last_c);                                                                    \
-            _tile_dpbf16ps(last_c, last_x, w_tile);                                                \
-            _tile_stored(last_c, res, 64);                                                         \
-        }                                                                                          \
+        _tile_zero(c_tile);                                                                        \
+        _tile_dpbf16ps(c_tile, x_tile, w_tile);                                                    \
+        _tile_stored(c_tile, res, 64);                                                             \
+        res += TILE;                                                                               \
     } while (0)
 
-/* Groups g0..g1 of one block of rows; n: rows that the accumulators cover (>= the block's). Rows of
- * `res` past the block's are whatever was there: their sums are never stored to y. */
-INLINE void block_groups(const struct gemm_spec s, const int n, const bool full, int rows,
-                         const uint8_t *scales, const uint8_t *tiles, const uint16_t *xb,
-                         const float *xs, int64_t g0, int64_t g1, uint8_t *res0, vf *sum)
+INLINE void batch_tiles(const struct gemm_spec s, const bool full, const int n_panel, int rows,
+                        const struct batch *b, int64_t g0, const uint16_t *xb, int64_t ahead,
+                        struct tile_work *t, int slot)
 {
     const int per = GEMM_CHUNK / s.group;
-    vf acc[GEMM_ROWS];
-    UNROLL(16)
-    for (int r = 0; r < n; r++)
-        acc[r] = sum[r];
-    MEMORY_BARRIER(tiles);
-    for (int64_t g = g0; g < g1; g++) {
-        uint8_t *res = res0 + (g & 7) * TILE;
-        const uint8_t *wt = tiles + (g - g0) * (TILE / per);
+    MEMORY_BARRIER(t);
+    for (int i = 0; i < b->n; i++) {
+        const int64_t g = b->g + i;
         const uint16_t *xt = xb + g / per * rows * GEMM_CHUNK + g % per * 16;
-        PRODUCT(0, 2, 3, 5, 6);
-        vf d, m;
-        group_scale(scales, s, g, &d, &m);
-        UNROLL(16)
-        for (int r = 0; r < n; r++) {
-            acc[r] = v_fma(v_load((const float *)(res + r * 64)), d, acc[r]);
-            if (s.has_min)
-                acc[r] = v_fma(v_set(xs[g * GEMM_ROWS + r]), m, acc[r]);
+        const uint8_t *wt = t->tiles[0] + (g - g0) * (TILE / per);
+        uint8_t *res = t->res[slot] + i * PAIR * TILE;
+        if (full) { /* the next block's rows, out of the second-level cache */
+            UNROLL(16)
+            for (int r = 0; r < GEMM_ROWS && ahead; r++)
+                _mm_prefetch((const char *)(xt + ahead) + r * 64, _MM_HINT_T0);
+            _tile_loadd(2, xt, 64);
+            PRODUCT(0, 2, 6);
+        } else {
+            _tile_loadd(5, xt, 64);
+            PRODUCT(3, 5, 6);
         }
+        wt += SEGMENT * TILE;
+        if (n_panel == 2 && full)
+            PRODUCT(1, 2, 7);
+        else if (n_panel == 2)
+            PRODUCT(4, 5, 7);
     }
-    UNROLL(16)
-    for (int r = 0; r < n; r++)
-        sum[r] = acc[r];
+    MEMORY_BARRIER(t);
 }
 
-/* Bytes of expanded tiles at a time when there is one block of rows: they stay in L1. */
-#define SEGMENT 8
+/* Adds the batch's results to the sums of n rows (>= the block's). Rows of results past the block's are whatever was there:
+ * their sums are never stored to y. */
+INLINE void batch_sum(const struct gemm_call *c, const struct gemm_spec s, const int n,
+                      const int n_panel, const uint8_t *scales, const struct batch *b,
+                      struct tile_work *t, int slot)
+{
+    const float *xs = c->xs + b->block * (c->n_in / s.group) * GEMM_ROWS + b->g * GEMM_ROWS;
+    for (int q = 0; q < n_panel; q++, scales += c->panel_bytes) {
+        float *sum = t->sum[b->block][q];
+        vf acc[GEMM_ROWS];
+        UNROLL(16)
+        for (int r = 0; r < n; r++)
+            acc[r] = v_load(sum + r * LANES);
+        for (int i = 0; i < b->n; i++) {
+            const float *res = (const float *)(const void *)(t->res[slot] + (i * PAIR + q) * TILE);
+            vf d, m;
+            group_scale(scales, s, b->g + i, &d, &m);
+            UNROLL(16)
+            for (int r = 0; r < n; r++) {
+                acc[r] = v_fma(v_load(res + r * LANES), d, acc[r]);
+                if (s.has_min)
+                    acc[r] = v_fma(v_set(xs[i * GEMM_ROWS + r]), m, acc[r]);
+            }
+        }
+        UNROLL(16)
+        for (int r = 0; r < n; r++)
+            v_store(sum + r * LANES, acc[r]);
+    }
+}
+
+/* All rows times panels p and, where n_panel is 2, p + 1. */
+INLINE void panel_pair(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
+                       int p)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, per = GEMM_CHUNK / s.group;
+    const int64_t n_full = c->m / GEMM_ROWS;
+    const int last = (int)(c->m % GEMM_ROWS), n_block = (int)n_full + (last > 0);
+    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
+    const uint8_t *chunks = scales + gemm_scale_bytes(s, c->n_in, LANES);
+    struct tile_work *t = c->wbuf;
+    struct batch now = {0}, before = {0};
+    int slot = 0;
+    memset(t->sum, 0, (size_t)n_block * sizeof t->sum[0]);
+    for (int64_t at = 0; at < n_chunk + SEGMENT; at += SEGMENT) {
+        const bool flush = at >= n_chunk; /* no more products: the last batch is added */
+        const int64_t end = at + SEGMENT < n_chunk ? at + SEGMENT : n_chunk;
+        for (int64_t i = at; i < end; i++)
+            for (int q = 0; q < n_panel; q++) {
+                const uint8_t *chunk =
+                    chunks + (size_t)q * c->panel_bytes + (size_t)i * gemm_chunk_bytes(s, LANES);
+                UNROLL(8)
+                for (size_t k = 0; k < gemm_chunk_bytes(s, LANES); k += 64)
+                    _mm_prefetch((const char *)chunk + PREFETCH + k, _MM_HINT_T0);
+                chunk_expand(s, chunk, t->tiles[q] + (i - at) * TILE);
+            }
+        const int64_t g0 = at * per, g1 = end * per;
+        for (now.block = 0; now.block < (flush ? 1 : n_block); now.block++)
+            for (now.g = g0; now.g < g1 || flush; now.g += BATCH, slot ^= 1) {
+                const bool full = now.block < n_full;
+                const uint16_t *xb = c->xb + now.block * GEMM_ROWS * c->n_in;
+                now.n = g1 - now.g < BATCH ? (int)(g1 - now.g) : BATCH;
+                if (!flush && full)
+                    batch_tiles(s, true, n_panel, GEMM_ROWS, &now, g0, xb,
+                                now.block + 1 < n_full ? GEMM_ROWS * c->n_in : 0, t, slot);
+                else if (!flush)
+                    batch_tiles(s, false, n_panel, last, &now, g0, xb, 0, t, slot);
+                if (before.n && (before.block < n_full || last > 4))
+                    batch_sum(c, s, 16, n_panel, scales, &before, t, slot ^ 1);
+                else if (before.n)
+                    batch_sum(c, s, 4, n_panel, scales, &before, t, slot ^ 1);
+                before = now;
+                if (flush)
+                    break;
+            }
+        if (flush)
+            break;
+    }
+    for (int b = 0; b < n_block; b++)
+        for (int q = 0; q < n_panel; q++)
+            rows_store(c, p + q, (int64_t)b * GEMM_ROWS, b < n_full ? GEMM_ROWS : last,
+                       (const vf *)(const void *)t->sum[b][q]);
+}
 
 INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK, per = GEMM_CHUNK / s.group;
-    const int64_t n_full = c->m / GEMM_ROWS, n_group = n_chunk * per;
     const int last = (int)(c->m % GEMM_ROWS);
-    uint8_t *res = c->wbuf, *tiles = res + 8 * TILE;
-    const int64_t step = n_full + (last > 0) > 1 ? n_chunk : SEGMENT;
-    memset(res, 0, 8 * TILE);
+    struct tile_work *t = c->wbuf;
+    int p = 0;
+    memset(t->res, 0, sizeof t->res);
     tiles_open(s.group, last ? last : 1);
-    for (int p = 0; p < c->n_panel; p++) {
-        const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
-        const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
-        vf sum[GEMM_ROWS];
-        for (int r = 0; r < GEMM_ROWS; r++)
-            sum[r] = v_set(0);
-        for (int64_t at = 0; at < n_chunk; at += step) {
-            const int64_t end = at + step < n_chunk ? at + step : n_chunk;
-            for (int64_t i = at; i < end; i++, chunk += gemm_chunk_bytes(s, LANES))
-                chunk_expand(s, chunk, tiles + (i - at) * TILE);
-            for (int64_t b = 0; b < n_full; b++) {
-                const float *xs = s.has_min ? c->xs + b * n_group * GEMM_ROWS : NULL;
-                block_groups(s, 16, true, 16, scales, tiles, c->xb + b * 16 * c->n_in, xs, at * per,
-                             end * per, res, sum);
-                if (end == n_chunk) {
-                    rows_store(c, p, b * GEMM_ROWS, GEMM_ROWS, sum);
-                    for (int r = 0; r < GEMM_ROWS; r++)
-                        sum[r] = v_set(0);
-                }
-            }
-            if (!last)
-                continue;
-            const float *xs = s.has_min ? c->xs + n_full * n_group * GEMM_ROWS : NULL;
-            const uint16_t *xb = c->xb + n_full * 16 * c->n_in;
-            if (last == 1)
-                block_groups(s, 1, false, 1, scales, tiles, xb, xs, at * per, end * per, res, sum);
-            else if (last <= 4)
-                block_groups(s, 4, false, last, scales, tiles, xb, xs, at * per, end * per, res,
-                             sum);
-            else
-                block_groups(s, 16, false, last, scales, tiles, xb, xs, at * per, end * per, res,
-                             sum);
-            if (end == n_chunk)
-                rows_store(c, p, n_full * GEMM_ROWS, last, sum);
-        }
-    }
+    /* One block of rows alone: groups of 16 have twice the results to hold. */
+    for (; (c->m > GEMM_ROWS || s.group == GEMM_CHUNK) && p + 1 < c->n_panel; p += 2)
+        panel_pair(c, s, 2, p);
+    for (; p < c->n_panel; p++)
+        panel_pair(c, s, 1, p);
     _tile_release();
 }
 
