@@ -197,7 +197,8 @@ static int fill(struct hfq *h, struct err *e)
         qsort(h->q, h->n, sizeof *h->q, by_name);
     if (h->f16_n)
         log_warn("load",
-                 "%zu quantised matrices have columns in another order than their scales: decoded "
+                 "%zu quantised matrices have columns in another order than their scales (or an "
+                 "own table): decoded "
                  "to f16, bytes=%zu",
                  h->f16_n, h->f16_bytes);
     return 0;

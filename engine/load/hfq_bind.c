@@ -2,6 +2,7 @@
  * is checked here. */
 #include "engine/load/hfq_impl.h"
 
+#include <math.h>
 #include <string.h>
 
 #include "engine/quant/split.h"
@@ -215,6 +216,22 @@ static int bytes_bind(struct hfq_tensor *q, struct err *e)
     return q->scale ? scale_shape(q, e) : 0;
 }
 
+/* Whether twelve times the table of codes are e4m3 numbers: bitsandbytes' FP4. */
+static bool fp4_levels(struct hfq_tensor *q)
+{
+    for (int i = 0; i < 16; i++) {
+        float want = hfq__scale_at(q->map, i) * HFQ_FP4_TIMES;
+        int c = 0;
+        while (c < 256 &&
+               ((c & 127) == 127 || fabsf(quant_e4m3((uint8_t)c) - want) > 1e-6f * fabsf(want)))
+            c++;
+        if (c == 256)
+            return false;
+        q->level[i] = (uint8_t)c;
+    }
+    return true;
+}
+
 /* X.weight u8, X.weight.absmax, X.weight.quant_map, X.weight.quant_state.bitsandbytes__nf4: bitsandbytes in four bits. */
 static int bnb4_bind(struct hfq *h, struct hfq_tensor *q, const char *stem, struct err *e)
 {
@@ -255,7 +272,7 @@ static int bnb4_bind(struct hfq *h, struct hfq_tensor *q, const char *stem, stru
     q->t.fmt = QF_NF4_32;
     for (int i = 0; i < 16; i++)
         if (hfq__scale_at(q->map, i) != quant_levels_nf4[i])
-            q->t.fmt = QF_F16;
+            q->t.fmt = fp4_levels(q) ? QF_F8_32 : QF_F16;
     return 0;
 }
 

@@ -6,14 +6,15 @@
 #include "engine/load/hfq.h"
 
 enum hfq_kind {
-    HFQ_GPTQ,   /* codes [n_in * bits / 32, n_out] i32 */
-    HFQ_AWQ,    /* codes [n_in, n_out / 8] i32, in the order 0 2 4 6 1 3 5 7 */
-    HFQ_PACKED, /* codes [n_out, n_in * bits / 32] i32, biased by half their range */
-    HFQ_INT8,   /* codes [n_out, n_in] i8 */
-    HFQ_FP8,    /* [n_expert, n_out, n_in] e4m3 */
-    HFQ_NVFP4,  /* codes [n_out, n_in / 2] u8, even columns low */
-    HFQ_MXFP4,  /* the same, [n_expert, n_out, n_in / 32, 16] */
-    HFQ_BNB4,   /* codes [n_out * n_in / 2] u8, even columns high */
+    HFQ_GPTQ,            /* codes [n_in * bits / 32, n_out] i32 */
+    HFQ_AWQ,             /* codes [n_in, n_out / 8] i32, in the order 0 2 4 6 1 3 5 7 */
+    HFQ_PACKED,          /* codes [n_out, n_in * bits / 32] i32, biased by half their range */
+    HFQ_INT8,            /* codes [n_out, n_in] i8 */
+    HFQ_FP8,             /* [n_expert, n_out, n_in] e4m3 */
+    HFQ_NVFP4,           /* codes [n_out, n_in / 2] u8, even columns low */
+    HFQ_MXFP4,           /* the same, [n_expert, n_out, n_in / 32, 16] */
+#define HFQ_FP4_TIMES 12 /* bitsandbytes' FP4 table times this is whole, but for 1/16 */
+    HFQ_BNB4,            /* codes [n_out * n_in / 2] u8, even columns high */
 };
 
 struct hfq_tensor {
@@ -30,6 +31,7 @@ struct hfq_tensor {
     const struct source_tensor *nested;
     int64_t nested_block;
     float nested_offset;
+    uint8_t level[16]; /* F8_32 of codes: as e4m3, times HFQ_FP4_TIMES */
     size_t index;
 };
 

@@ -181,11 +181,14 @@ def mxfp4(name, w, out, rng):
     return deq
 
 
-def nf4(double):
+BNB_FP4 = np.array([0, 0.0625, 8, 12, 4, 6, 2, 3, 0, -0.0625, -8, -12, -4, -6, -2, -3], np.float32) / np.float32(12)
+
+
+def nf4(double, kind="nf4", table16=NF4):
     def make(name, w, out, rng):
         x = w.reshape(-1, 64)
         absmax = np.abs(x).max(1).astype(np.float32)
-        state = {"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": list(w.shape)}
+        state = {"quant_type": kind, "blocksize": 64, "dtype": "float32", "shape": list(w.shape)}
         p = name + ".weight"
         if double:
             offset = np.float32(absmax.mean())
@@ -200,13 +203,13 @@ def nf4(double):
             state.update(nested_blocksize=256, nested_offset=float(offset), nested_dtype="float32")
         else:
             out[p + ".absmax"] = t(absmax)
-        c = np.abs(x[..., None] / absmax[:, None, None] - NF4).argmin(-1)
+        c = np.abs(x[..., None] / absmax[:, None, None] - table16).argmin(-1)
         flat = c.reshape(-1)
         out[p] = t((flat[0::2] << 4 | flat[1::2]).astype(np.uint8)[:, None])
-        out[p + ".quant_map"] = t(NF4)
-        out[p + ".quant_state.bitsandbytes__nf4"] = t(np.frombuffer(json.dumps(state).encode(), np.uint8).copy())
-        return (NF4[c] * absmax[:, None]).reshape(w.shape)
-    return {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, make
+        out[p + ".quant_map"] = t(table16)
+        out[p + ".quant_state.bitsandbytes__" + kind] = t(np.frombuffer(json.dumps(state).encode(), np.uint8).copy())
+        return (table16[c] * absmax[:, None]).reshape(w.shape)
+    return {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": kind}, make
 
 
 def llm_int8(name, w, out, rng):
@@ -225,7 +228,7 @@ CASES = {
     "q-fp8-tensor": fp8("tensor"), "q-fp8-channel": fp8("channel"), "q-fp8-block": fp8("block"),
     "q-nvfp4": nvfp4(False), "q-nvfp4-mo": nvfp4(True),
     "q-mxfp4": (ct("mxfp4-pack-quantized", num_bits=4, type="float", group_size=32), mxfp4),
-    "q-bnb-nf4": nf4(False), "q-bnb-nf4-double": nf4(True),
+    "q-bnb-nf4": nf4(False), "q-bnb-nf4-double": nf4(True), "q-bnb-fp4": nf4(False, "fp4", BNB_FP4),
     "q-bnb-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, llm_int8),
 }
 
