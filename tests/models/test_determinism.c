@@ -137,8 +137,9 @@ static void matrix_run(struct matrix m)
         if (i == 0) {
             memcpy(want.tok, target.tok, sizeof want.tok);
             want.digest = target.digest;
-            print_message("%s precision %d: digest %016llx\n", eng_info(g)->backend,
-                          (int)m.o.precision, (unsigned long long)want.digest);
+            print_message("%s precision %d kv %s: digest %016llx\n", eng_info(g)->backend,
+                          (int)m.o.precision, m.o.kv_dtype ? m.o.kv_dtype : "auto",
+                          (unsigned long long)want.digest);
         }
         compare(&m, g, &want, "another number of threads");
         if (threads[i] == 2)
@@ -149,12 +150,13 @@ static void matrix_run(struct matrix m)
 
 static char tiny[64];
 
-static void run_tiny(const char *device, const char *isa, enum eng_precision p)
+static void run_tiny(const char *device, const char *isa, enum eng_precision p, const char *kv)
 {
     matrix_run((struct matrix){.o = {.path = tiny,
                                      .device = device,
                                      .isa = isa,
                                      .precision = p,
+                                     .kv_dtype = kv,
                                      .max_seqs = 64,
                                      .kv_bytes = (size_t)32 << 20},
                                .n_prompt = 150,
@@ -173,9 +175,13 @@ static void test_tiny(void **st)
                      0);
     for (int i = 0; i < 4; i++)
         for (int k = 0; k < 3; k++)
-            run_tiny("cpu", isa[i], p[k]);
+            run_tiny("cpu", isa[i], p[k], NULL);
     for (int k = 0; k < 2; k++)
-        run_tiny("cuda-emu", NULL, p[k]);
+        run_tiny("cuda-emu", NULL, p[k], NULL);
+    for (int i = 0; i < 4; i++)
+        run_tiny("cpu", isa[i], PRECISION_DEFAULT, i % 2 ? "int8" : "fp8");
+    run_tiny("cuda-emu", NULL, PRECISION_DEFAULT, "fp8");
+    run_tiny("cuda-emu", NULL, PRECISION_F32, "int8");
     unlink(tiny);
 }
 

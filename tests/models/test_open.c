@@ -169,7 +169,9 @@ static void test_options(void **st)
         int code;
     } bad[] = {
         {"tpu", NULL, "device \"tpu\"", 0, 0, 0, ERR_NOTFOUND},
-        {"ref", "f8", "kv_dtype is \"f8\"", 0, 0, 0, ERR_INVAL},
+        {"ref", "f8", "kv_dtype is \"f8\"; known: auto, f32, f16, bf16, int8, fp8, fp8_e4m3", 0, 0,
+         0, ERR_INVAL},
+        {"ref", "fp8_e5m2", "kv_dtype is \"fp8_e5m2\"", 0, 0, 0, ERR_INVAL},
         {"ref", NULL, "a context of 129 tokens is asked for; the model was made for 128", 129, 0, 0,
          ERR_LIMIT},
         {"ref", NULL, "max_seqs is -1", 0, -1, 0, ERR_INVAL},
@@ -256,6 +258,13 @@ static void test_small_pool(void **st)
     assert_int_equal(eng_open(&g, &o, &e), 0);
     assert_true(eng_info(g)->layout_id != id);
     eng_close(g);
+    o.kv_dtype = "int8";
+    o.kv_bytes = 1;
+    while (eng_memory_plan(&o, &mem, &e)) /* to the first pool of two blocks */
+        o.kv_bytes++;
+    assert_int_equal(mem.n_block, 2);
+    assert_int_equal(mem.kv_per_token, 2 * (16 + 4));
+    assert_int_equal(o.kv_bytes, mem.kv);
     unlink(path);
 }
 

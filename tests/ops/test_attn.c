@@ -309,16 +309,21 @@ static void test_same_bits(void **st)
     }
 }
 
-/* One layer of 9 heads over 3 KV heads of 64: a prefill of 512, then one row at position 4095. */
-static void bench(void)
+/* One layer of 9 heads over 3 KV heads of 64: a prefill of 512, then one row at position 4095. $STEPD_ISA: one
+ * table only. */
+static void bench(enum dtype dt, const char *name)
 {
     enum { LEN = 4096, ROWS = 512, REP = 5 };
-    const struct shape s = {9, 3, 64, 64, ROPE_NEOX, DT_F16, 0, 0, false, false, false};
+    const struct shape s = {9, 3, 64, 64, ROPE_NEOX, dt, 0, 0, false, false, false};
     const struct plan p = {1, {LEN}, LEN, false, false};
     static struct step t;
+    const char *isa = getenv("STEPD_ISA");
+    const struct kv_desc k = {.n_layer = 1, .n_kv_head = 3, .head_dim = 64, .dtype = dt};
     float *data = new_data(&s, ROWS);
     for (int b = 1; b < ot_n; b++) {
         const struct ot_back *x = &ot_backs[b];
+        if (ot_emulated(b) || (isa && (!x->isa || strcmp(x->isa, isa))))
+            continue;
         struct model m;
         model_open(&m, x, &s, &p);
         struct tensor qkv = ot_tensor(x, ROWS, 15 * 64, data),
@@ -346,9 +351,10 @@ static void bench(void)
             us[one] = (double)(clock_us() - t0) / (REP * (one ? 20 : 1));
         }
         qkv.shape[0] = dst.shape[0] = ROWS;
-        printf("%-28s prefill 512: %8.1f us %6.1f GFLOP/s   decode at 4096: %7.1f us %6.2f GB/s\n",
-               x->name, us[0], 4e-3 * 9 * 64 * ROWS * ROWS / 2 / us[0], us[1],
-               2e-3 * 3 * 64 * 2 * LEN / us[1]);
+        printf("%-28s %-4s prefill 512: %8.1f us %6.1f GFLOP/s   decode at 4096: %7.1f us %6.2f "
+               "GB/s\n",
+               x->name, name, us[0], 4e-3 * 9 * 64 * ROWS * ROWS / 2 / us[0], us[1],
+               1e-3 * (double)(x->b->kv_block_bytes(&k) / KV_BLOCK_TOKENS) * LEN / us[1]);
         ot_take(x, qkv, NULL);
         ot_take(x, dst, NULL);
         model_close(&m);
@@ -364,7 +370,9 @@ int main(int argc, char **argv)
     };
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {
         attn_open(NULL);
-        bench();
+        bench(DT_F16, "f16");
+        bench(DT_I8, "int8");
+        bench(DT_F8, "fp8");
         return ot_close(NULL);
     }
     return cmocka_run_group_tests(tests, attn_open, ot_close);
