@@ -53,6 +53,7 @@ int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, st
         cpu__kv_close(d, kv);
         return err_set(e, ERR_NOMEM, "no memory for a KV pool of %d blocks", (int)k->n_block);
     }
+    mem_huge(kv->raw, all); /* blocks of a layer are far apart: small pages would miss the TLB at each */
     kv->base = (char *)kv->raw + (64 - (uintptr_t)kv->raw % 64) % 64;
     *out = kv;
     return 0;

@@ -14,12 +14,13 @@
 /* Blocks of one chunk and what the micro-kernels need of the tile. */
 struct chunk {
     const struct cpu_attn_tile *t;
-    const char *blk[N_BLK]; /* K of each block; NULL past the last used */
-    int base;               /* position of the first token */
-    float *q;               /* [m, head_dim], scaled */
-    float *s;               /* [m, CPU_ATTN_CHUNK] scores, then weights */
-    float *o;               /* [m] states of the split */
-    size_t ldo;             /* floats of a state */
+    const char *blk[N_BLK];   /* K of each block; NULL past the last used */
+    const char *ahead[N_BLK]; /* the same of the next chunk, to fetch while this one is at work */
+    int base;                 /* position of the first token */
+    float *q;                 /* [m, head_dim], scaled */
+    float *s;                 /* [m, CPU_ATTN_CHUNK] scores, then weights */
+    float *o;                 /* [m] states of the split */
+    size_t ldo;               /* floats of a state */
     int m;
 };
 
@@ -34,6 +35,14 @@ VI struct vf load(const void *p, size_t i, enum dtype dt)
     if (dt == DT_F8)
         return vload_f8((const uint8_t *)p + i);
     return vload((const float *)p + i);
+}
+
+/* The line of value i on its way to the cache; once a line. */
+VI void fetch(const char *p, size_t i, enum dtype dt)
+{
+    const size_t at = i * dtype_bytes(dt);
+    if (at % 64 == 0)
+        __builtin_prefetch(p + at, 0, 3);
 }
 
 /* What the codes of K, or V, of block b's tokens are multiplied with. */
@@ -56,6 +65,7 @@ VI void qk(const struct chunk *c, int row, int blk, int rows, int nb, enum dtype
     for (int d = 0; d < hd; d++)
         for (int b = 0; b < nb; b++) {
             struct vf k = load(c->blk[blk + b], (size_t)d * BT, dt);
+            fetch(c->ahead[blk + b], (size_t)d * BT, dt);
             for (int i = 0; i < rows; i++)
                 acc[i * nb + b] = vfma(vset1(q[i * hd + d]), k, acc[i * nb + b]);
         }
@@ -128,6 +138,7 @@ VI void pv(const struct chunk *c, int row, int col, int rows, int cols, const in
         const size_t at = (size_t)(t % BT) * (size_t)g->v_dim + (size_t)col;
         for (int j = 0; j < cols; j++) {
             struct vf v = load(c->blk[t / BT] + v_at, at + (size_t)j * VL, dt);
+            fetch(c->ahead[t / BT] + v_at, at + (size_t)j * VL, dt);
             for (int i = 0; i < rows; i++)
                 acc[i * cols + j] = vfma(vset1(s[i * CPU_ATTN_CHUNK + t]), v, acc[i * cols + j]);
         }
@@ -261,8 +272,13 @@ static void chunk_do(struct chunk *c, int base)
             b0 = range[0] / BT < b0 ? range[0] / BT : b0;
             b1 = (range[1] + BT - 1) / BT > b1 ? (range[1] + BT - 1) / BT : b1;
         }
-    for (int b = b0; b < b1; b++)
+    const int last = t->pos[t->n_row - 1] / BT;
+    for (int b = b0; b < b1; b++) {
+        const int next = base / BT + N_BLK + b;
         c->blk[b] = t->kv + (size_t)t->table[base / BT + b] * t->geom.block_bytes;
+        c->ahead[b] =
+            next > last ? c->blk[b] : t->kv + (size_t)t->table[next] * t->geom.block_bytes;
+    }
     if (b0 >= b1)
         return;
     if (t->geom.dtype == DT_F16)

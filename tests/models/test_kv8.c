@@ -1,6 +1,7 @@
 /* The KV cache in eight bits on the default chat model: perplexity, best token and KL divergence of a text of 1536
  * tokens against a cache of f16, all else equal; what of the memory plan and of the layout's number changes. Bytes in
- * company, chunks and after preemption: test_determinism. Data: tests/data/smollm2/SOURCES. */
+ * company, chunks and after preemption: test_determinism. Families of models: tiny ones, every backend. Data:
+ * tests/data/smollm2/SOURCES, tests/data/folders. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +12,8 @@
 #include <cmocka.h>
 
 #include "tests/engine_run.h"
+#include "tests/golden.h"
+#include "tests/tree.h"
 #include "tests/unxz.h"
 
 enum {
@@ -168,16 +171,89 @@ static void test_plan(void **st)
     assert_true(id[2] == id[3] && id[5] == id[0]);
 }
 
+/* ---- families, tiny random models ---- */
+
+static uint64_t digest_of(struct engine *g, const int32_t *ids, int32_t n, int32_t chunk)
+{
+    static struct run_seq s;
+    run_seq_init(&s, ids, n, 20);
+    run_generate(g, &s, chunk, 4);
+    return s.digest;
+}
+
+/* Logits on each device near those of the reference backend with the same codes; equal bytes in chunks. */
+static void family_check(const char *path, const char *kv, const int32_t *ids, int32_t n)
+{
+    static const char *const device[] = {"ref", "cpu", "cuda-emu"};
+    static float want[64 * 512], got[64 * 512];
+    for (int d = 0; d < 3; d++) {
+        struct eng_opts o = {.path = path,
+                             .device = device[d],
+                             .precision = PRECISION_F32,
+                             .kv_dtype = kv,
+                             .n_ctx = 64,
+                             .keep_logits = true,
+                             .max_rows = 64,
+                             .max_logit_rows = 64,
+                             .max_seqs = 64};
+        struct engine *g = run_open(&o);
+        float worst = 0;
+        assert_true(g || d == 2);
+        if (!g)
+            continue;
+        assert_int_equal(eng_info(g)->n_vocab, 512);
+        run_logits(g, ids, n, 1, d ? got : want);
+        for (int i = 0; d && i < n * 512; i++) {
+            float e = fabsf(got[i] - want[i]);
+            worst = e <= worst ? worst : e; /* NaN counts as worst */
+        }
+        print_message("  %-24s %s: largest difference of a logit %.2g\n", eng_info(g)->backend, kv,
+                      (double)worst);
+        assert_true(worst < 2e-3f);
+        assert_true(digest_of(g, ids, n, 7) == digest_of(g, ids, n, 64));
+        eng_close(g);
+    }
+}
+
+/* Latent attention, a window, slopes, caps with two kinds of layer, layers with states. */
+static void test_families(void **st)
+{
+    (void)st;
+    static const char *const name[] = {"deepseek_v2", "mistral-swa", "bloom", "gemma2",
+                                       "falcon_h1"};
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        char dir[TREE_PATH], src[TREE_PATH], path[TREE_PATH + 96];
+        size_t n;
+        tree_make(dir);
+        snprintf(src, sizeof src, "tests/data/folders/%s", name[i]);
+        snprintf(path, sizeof path, "%s/%s", dir, name[i]);
+        tree_copy(src, path);
+        snprintf(src, sizeof src, "tests/data/folders/%s/golden.safetensors.xz", name[i]);
+        struct golden *w = golden_open(src);
+        assert_non_null(w);
+        const int32_t *ids = golden_i32(w, "input_ids", &n);
+        assert_non_null(ids);
+        remove(tree_path(path, "golden.safetensors"));
+        family_check(path, i % 2 ? "fp8" : "int8", ids, (int32_t)n);
+        if (i == 0)
+            family_check(path, "fp8", ids, (int32_t)n);
+        golden_close(w);
+        tree_remove(dir);
+    }
+}
+
 int main(void)
 {
+    const struct CMUnitTest own[] = {cmocka_unit_test(test_families)};
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_plan), cmocka_unit_test(test_quality)};
     size_t n_test = sizeof tests / sizeof *tests;
+    int failed = cmocka_run_group_tests_name("kv8", own, NULL, NULL);
     model = run_model_path((int)n_test);
     if (!model)
-        return 77;
+        return failed ? failed : 77;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     n_test = 1;
     print_message("skipped: the comparison of texts is too slow in a sanitizer build\n");
 #endif
-    return _cmocka_run_group_tests("kv8", tests, n_test, NULL, NULL);
+    return failed + _cmocka_run_group_tests("kv8 smollm2", tests, n_test, NULL, NULL);
 }
