@@ -77,8 +77,8 @@ VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k,
     const int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
     for (int i = 0; i < n_pair; i++) {
         __m512 a = _mm512_setzero_ps(), b = a;
-        _mm_prefetch(ask[0] + (size_t)i * 64, _MM_HINT_T0);
-        _mm_prefetch(ask[1] + (size_t)i * 64, _MM_HINT_T0);
+        _mm_prefetch(ask[0] + (size_t)i * 64, _MM_HINT_T1);
+        _mm_prefetch(ask[1] + (size_t)i * 64, _MM_HINT_T1);
         const uint16_t *x = k + (size_t)(2 * i) * BT;
         if (2 * i + 1 < hd)
             load_two(x, x + BT, dt, &a, &b);
@@ -103,9 +103,10 @@ VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], const
         const bool see0 = tok >= w->lo && tok < w->hi, see1 = tok + 1 >= w->lo && tok + 1 < w->hi;
         const __mmask8 keep = (__mmask8)((see0 ? 0x0f : 0) | (see1 ? 0xf0 : 0));
         const uint16_t *x = v[i / 8] + (size_t)(2 * i % BT) * (size_t)w->hd16, *y = x + w->hd16;
-        for (int c = 0; c < n_c; c++) {
+        const char *next = ask[i / 8] + (size_t)(i % 8 * n_c) * 64;
+        for (int c = 0; c < n_c; c++, next += 64) {
             __m512i r = _mm512_setzero_si512();
-            _mm_prefetch(ask[i / 8] + (size_t)(i % 8 * n_c + c) * 64, _MM_HINT_T1);
+            _mm_prefetch(next, _MM_HINT_T1);
             if (keep && dt == DT_BF16) {
                 r = _mm512_inserti64x4(
                     _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 16 * c))),
@@ -502,13 +503,17 @@ VI void split_passes(const struct work *w, float *states, enum dtype dt)
     }
 }
 
-/* At most 16 rows: keys are used as soon as they are packed, in the same place, which stays in the first-level cache. */
+/* At most 16 rows: keys are used soon after they are packed, in two places by turns, which stay in the first-level cache;
+ * not at once, because a tile load waits for stores that are under way. */
 VI void split_few(const struct work *w, float *states, enum dtype dt)
 {
-    const char *const k[2] = {w->k[0], w->k[1]};
-    const int range[2] = {w->lo / 32 * 32, round_up(w->hi, 32)};
-    for (int u = range[0] / 32; u < range[1] / 32; u++) {
-        pack_keys(w, u, 0, false, dt);
+    const size_t two = (size_t)w->hd32 * 64;
+    const int range[2] = {w->lo / 32 * 32, round_up(w->hi, 32)}, end = range[1] / 32;
+    pack_keys(w, range[0] / 32, range[0] / 32 % 2 * 2, false, dt);
+    for (int u = range[0] / 32; u < end; u++) {
+        const char *const k[2] = {w->k[0] + (size_t)(u % 2) * two, w->k[1] + (size_t)(u % 2) * two};
+        if (u + 1 < end)
+            pack_keys(w, u + 1, (u + 1) % 2 * 2, false, dt);
         AMX_BARRIER(w->k[0]);
         scores(w, 0, 2 * u, 2 * u + 2, k, false);
     }
