@@ -34,7 +34,8 @@ void srv_bench_body(const struct bench_opts *o, int i, struct buf *talk, struct 
     struct buf text = {0};
     int shared = o->shared_prefix < o->prompt_tokens ? o->shared_prefix : o->prompt_tokens;
     add_words(&text, o->seed, shared);
-    add_words(&text, o->seed ^ hash_u64((uint64_t)i + 1), o->prompt_tokens - shared);
+    /* Of the sum: with an exclusive or, request i of seed s would be request s of seed i. */
+    add_words(&text, hash_u64(o->seed + (uint64_t)i + 1), o->prompt_tokens - shared);
     buf_str(out, "{\"model\":");
     buf_json(out, o->model, strlen(o->model));
     if (o->completions) {
