@@ -46,6 +46,21 @@ class Counts(unittest.TestCase):
         self.assertLess(b["instructions"] / a["instructions"], GROWTH_MOST * growth / 10, (a, b))
 
 
+class Pace(unittest.TestCase):
+    def test_null_step(self):
+        """Steps of the scripted device take their time, one after another, and are begun ahead."""
+        with daemon.Daemon("--device", "null", "--null-step", "20ms", model=daemon.tiny_model()) as d:
+            t = time.monotonic()
+            s, b = d.chat("word", max_tokens=21)
+            self.assertEqual((s, b["usage"]["completion_tokens"]), (200, 21))
+            self.assertGreater(time.monotonic() - t, 20 * 0.020)
+            m = d.metrics()
+            ahead = sum(v for k, v in m.items() if k.startswith("stepd:steps_ahead_total"))
+            gap = sum(v for k, v in m.items() if k.startswith("stepd:step_gap_seconds_total"))
+            self.assertGreaterEqual(ahead, 18)
+            self.assertLess(gap, 0.2 * daemon.SLOW)
+
+
 class Idle(unittest.TestCase):
     def connections(self, ask):
         """(memory for each, number) of idle connections, after a request each when asked for."""
