@@ -4,8 +4,8 @@
     perplexity.py STEPD FOLDER [TYPE ...]     (numpy, gguf, safetensors, torch, transformers)
 
 FOLDER: a plain Llama in the hub's layout, with its tokenizer. A TYPE in capitals is written by `stepd quantize FOLDER`, its
-tensors dequantised by the gguf package; one in small letters is a layout of other tools, made by record_quantised.py, which
-says what its values are. `stepd serve` gives the log-probability of every token of the text (LICENSE, its first 2400
+tensors dequantised by the gguf package; one in small letters is a layout of other tools, made by record_quantised.py (of the
+first LAYERS layers: its plain loops take long), which says what its values are. `stepd serve` gives the log-probability of every token of the text (LICENSE, its first 2400
 characters), in the default precision and with --precision f32; transformers the same in float32. Prints a table; exit 1 when
 a type is off by more than 1 %."""
 import http.client
@@ -28,6 +28,7 @@ sys.path.insert(0, os.path.join(TOP, "tests", "models"))
 import record_quantised  # noqa: E402
 
 TYPES = ["F16", "BF16", "Q8_0", "Q6_K", "Q5_K", "Q4_K", "Q5_1", "Q5_0", "Q4_1", "Q4_0", "MXFP4", "TQ2_0", "TQ1_0"]
+LAYERS = 6
 NAMES = {"token_embd": "model.embed_tokens", "output_norm": "model.norm", "attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm",
          "attn_q": "self_attn.q_proj", "attn_k": "self_attn.k_proj", "attn_v": "self_attn.v_proj", "attn_output": "self_attn.o_proj",
          "ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
@@ -99,7 +100,8 @@ def layout(folder, case, to):
     conf, make = record_quantised.CASES[case]
     rng, stored, plain = np.random.default_rng(1), {}, {}
     for name, w in load_file(os.path.join(folder, "model.safetensors")).items():
-        if w.ndim == 2 and "layers" in name:
+        m = re.search(r"layers\.(\d+)\.", name)
+        if w.ndim == 2 and m and int(m.group(1)) < LAYERS:
             plain[name] = torch.from_numpy(make(name[:-len(".weight")], w.float().numpy(), stored, rng).astype(np.float32))
         else:
             stored[name] = w
