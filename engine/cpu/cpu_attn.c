@@ -53,7 +53,8 @@ int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, st
         cpu__kv_close(d, kv);
         return err_set(e, ERR_NOMEM, "no memory for a KV pool of %d blocks", (int)k->n_block);
     }
-    mem_huge(kv->raw, all); /* blocks of a layer are far apart: small pages would miss the TLB at each */
+    mem_huge(kv->raw,
+             all); /* blocks of a layer are far apart: small pages would miss the TLB at each */
     kv->base = (char *)kv->raw + (64 - (uintptr_t)kv->raw % 64) % 64;
     *out = kv;
     return 0;
@@ -393,8 +394,8 @@ int cpu__attn(struct dev *d, const struct op_attn *a)
     if (!j.dst || !j.q || (a->sinks.buf && !j.sinks) || (a->alibi.buf && !j.alibi))
         return ERR_INVAL;
     const enum dtype dt = a->kv->desc.dtype;
-    j.by_tiles = d->isa->tiles && d->precision != PRECISION_F32 &&
-                 (dt == DT_F16 || dt == DT_BF16) && a->head_dim <= CPU_ATTN_TILES_DIM;
+    j.by_tiles = d->isa->tiles && d->precision != PRECISION_F32 && dt != DT_F32 &&
+                 a->head_dim <= CPU_ATTN_TILES_DIM;
     j.kern = j.by_tiles ? d->isa->tiles : d->isa->attn;
     int rows = tile_rows(&j);
     int rc = attn_scratch(&j, rows);

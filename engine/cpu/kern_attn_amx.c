@@ -2,7 +2,8 @@
  * are packed once as tiles, whatever the pool's format, for all rows of the query tile; a row's softmax is over the whole
  * split, so that its sums are never rescaled, and splits are merged left to right. Queries and keys go in two bf16 parts
  * each (an f16 value exactly), because an error of a score is an error of a weight's exponent. Tokens that a row does not
- * see get a weight of exactly 0. A row's bits depend on its own query and tokens alone. Empty in the other ISAs' objects. */
+ * see get a weight of exactly 0. Codes (quant/kv8.h) are bf16 as they are; their scales go to the scores, and to the
+ * weights behind their sum. A row's bits depend on its own query and tokens alone. Empty in the other ISAs' objects. */
 #include "engine/cpu/kern.h"
 
 #ifdef CPU_ISA_amx
@@ -11,6 +12,7 @@
 
 #include "engine/cpu/amx.h"
 #include "engine/cpu/vec.h"
+#include "engine/cpu/vec_kv.h"
 
 #define ROWS  32 /* of a pass: two tiles */
 #define KEYS  CPU_ATTN_SPLIT
@@ -27,7 +29,8 @@ struct work {
         s; /* [ROWS][KEYS] scores, by log2 e; a row's weights, in bf16, take the place of its first half */
     int32_t *see; /* [m] first token that the row sees, then [m] one past the last */
     char *k[2],
-        *v; /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
+        *v;       /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
+    float *scale; /* [2][KEYS] of codes: of K, of V; 0 for tokens that no row sees */
     int m, hd32, hd16;
     int base;      /* position of the split's first token */
     int lo, hi;    /* tokens that any row sees, from base */
@@ -43,7 +46,7 @@ size_t cpu_attn_tiles_scratch(int m, int head_dim)
 {
     size_t hd32 = ((size_t)head_dim + 31) / 32 * 32, rows = ((size_t)m + ROWS - 1) / ROWS * ROWS;
     return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 2 + KEYS) + 2 * rows +
-           KEYS * (hd32 + hd32 / 2) + 64;
+           2 * KEYS + KEYS * (hd32 + hd32 / 2) + 64;
 }
 
 /* ---- packing ---- */
@@ -51,8 +54,14 @@ size_t cpu_attn_tiles_scratch(int m, int head_dim)
 /* Two times 16 values as f32. */
 VI void load_two(const void *a, const void *b, enum dtype dt, __m512 *x, __m512 *y)
 {
-    *x = dt == DT_F16 ? vload_f16(a).v : vload_bf16(a).v;
-    *y = dt == DT_F16 ? vload_f16(b).v : vload_bf16(b).v;
+    *x = dt == DT_F16  ? vload_f16(a).v
+         : dt == DT_I8 ? vload_i8(a).v
+         : dt == DT_F8 ? vload_f8(a).v
+                       : vload_bf16(a).v;
+    *y = dt == DT_F16  ? vload_f16(b).v
+         : dt == DT_I8 ? vload_i8(b).v
+         : dt == DT_F8 ? vload_f8(b).v
+                       : vload_bf16(b).v;
 }
 
 /* Upper halves of the words of a and b, as pairs: f32 cut to bf16. */
@@ -71,28 +80,29 @@ VI __m512 rest_of(__m512 a)
 
 /* A block from [head_dim][16] to tiles at `to`: pairs of dimensions 32 c + 2 i in row i of tile c; the same of the rest
  * at `rest`. Asks for as many bytes, as a block's K or V has, at ask[0] and ask[1]. */
-VI void pack_k(const struct work *w, char *to, char *rest, const uint16_t *k,
-               const char *const ask[2], enum dtype dt)
+VI void pack_k(const struct work *w, char *to, char *rest, const char *k, const char *const ask[2],
+               enum dtype dt)
 {
     const int hd = w->t->geom.head_dim, n_pair = w->hd32 / 2;
+    const size_t row = BT * dtype_bytes(dt);
     for (int i = 0; i < n_pair; i++) {
         __m512 a = _mm512_setzero_ps(), b = a;
         _mm_prefetch(ask[0] + (size_t)i * 64, _MM_HINT_T1);
         _mm_prefetch(ask[1] + (size_t)i * 64, _MM_HINT_T1);
-        const uint16_t *x = k + (size_t)(2 * i) * BT;
+        const char *x = k + (size_t)(2 * i) * row;
         if (2 * i + 1 < hd)
-            load_two(x, x + BT, dt, &a, &b);
+            load_two(x, x + row, dt, &a, &b);
         else if (2 * i < hd)
             load_two(x, x, dt, &a, &a);
         _mm512_store_si512(to + (size_t)i * 64, upper_pairs(a, b));
-        if (dt != DT_BF16)
+        if (dt == DT_F16)
             _mm512_store_si512(rest + (size_t)i * 64, upper_pairs(rest_of(a), rest_of(b)));
     }
 }
 
 /* Two blocks of values to tiles: tokens 2 i and 2 i + 1 of dimensions 16 c .. in row i of tile c. Tokens outside
  * [lo, hi) become zeros: what lies there may be no number. Asks for a block's K at ask[0] and ask[1]. */
-VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], const char *const ask[2],
+VI void pack_v(const struct work *w, int unit, const char *const v[2], const char *const ask[2],
                enum dtype dt)
 {
     const int n_c = w->hd16 / 16;
@@ -102,18 +112,19 @@ VI void pack_v(const struct work *w, int unit, const uint16_t *const v[2], const
         const int tok = unit * 32 + 2 * i;
         const bool see0 = tok >= w->lo && tok < w->hi, see1 = tok + 1 >= w->lo && tok + 1 < w->hi;
         const __mmask8 keep = (__mmask8)((see0 ? 0x0f : 0) | (see1 ? 0xf0 : 0));
-        const uint16_t *x = v[i / 8] + (size_t)(2 * i % BT) * (size_t)w->hd16, *y = x + w->hd16;
+        const size_t es = dtype_bytes(dt), row = (size_t)w->hd16 * es;
+        const char *x = v[i / 8] + (size_t)(2 * i % BT) * row, *y = x + row;
         const char *next = ask[i / 8] + (size_t)(i % 8 * n_c) * 64;
         for (int c = 0; c < n_c; c++, next += 64) {
             __m512i r = _mm512_setzero_si512();
             _mm_prefetch(next, _MM_HINT_T1);
             if (keep && dt == DT_BF16) {
                 r = _mm512_inserti64x4(
-                    _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 16 * c))),
-                    _mm256_loadu_si256((const void *)(y + 16 * c)), 1);
+                    _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 32 * c))),
+                    _mm256_loadu_si256((const void *)(y + 32 * c)), 1);
             } else if (keep) {
                 __m512 a, b;
-                load_two(x + 16 * c, y + 16 * c, dt, &a, &b);
+                load_two(x + 16 * es * (size_t)c, y + 16 * es * (size_t)c, dt, &a, &b);
                 r = (__m512i)_mm512_cvtne2ps_pbh(b, a);
             }
             r = _mm512_permutexvar_epi16(pairs, _mm512_maskz_mov_epi64(keep, r));
@@ -142,20 +153,18 @@ VI void pack_keys(const struct work *w, int unit, int to, bool soon, enum dtype 
         const int b = w->base / BT + 2 * unit + j;
         const char *const k = block_at(w, b), *const next = block_at(w, b + 2);
         const char *const ask[2] = {next, (soon ? next : k) + v_at(w)};
-        pack_k(w, w->k[0] + at + (size_t)j * block, w->k[1] + at + (size_t)j * block,
-               (const uint16_t *)(const void *)k, ask, dt);
+        pack_k(w, w->k[0] + at + (size_t)j * block, w->k[1] + at + (size_t)j * block, k, ask, dt);
     }
 }
 
 /* Asks for the keys of the next split, at these tokens' place, unless the next ones are soon wanted. */
 VI void pack_values(const struct work *w, int unit, bool soon, enum dtype dt)
 {
-    const uint16_t *v[2];
-    const char *ask[2];
+    const char *v[2], *ask[2];
     for (int j = 0; j < 2; j++) {
         const int b = w->base / BT + 2 * unit + j;
-        v[j] = (const uint16_t *)(const void *)(block_at(w, b) + v_at(w));
-        ask[j] = soon ? (const char *)v[j] : block_at(w, b + N_BLK);
+        v[j] = block_at(w, b) + v_at(w);
+        ask[j] = soon ? v[j] : block_at(w, b + N_BLK);
     }
     pack_v(w, unit, v, ask, dt);
 }
@@ -219,7 +228,7 @@ VI void scores(const struct work *w, int r, int b0, int b1, const char *const k[
 {
     const int n_c = w->hd32 / 32;
     const size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
-    const bool rest = w->t->geom.dtype != DT_BF16;
+    const bool rest = w->t->geom.dtype == DT_F16;
     const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
     AMX_BARRIER(w->q[0]);
     for (int b = b0; b < b1; b += 2) {
@@ -346,8 +355,9 @@ VI float row_top(const float *s, int from, int to)
     return ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
 }
 
-/* Scores to weights in place; their sum. The reference is a whole number, so that splits differ by powers of 2. */
-VI float row_weights(float *s, int from, int to, float whole)
+/* Scores to weights in place, by `scale` where there is one; their sum without it. The reference is a whole number, so
+ * that splits differ by powers of 2. */
+VI float row_weights(float *s, const float *scale, int from, int to, float whole)
 {
     uint16_t *p = (uint16_t *)(void *)s;
     const __m512 base = _mm512_set1_ps(whole);
@@ -357,6 +367,10 @@ VI float row_weights(float *s, int from, int to, float whole)
         __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), base);
         add = _mm512_add_ps(add, a);
         add2 = _mm512_add_ps(add2, b);
+        if (scale) {
+            a = _mm512_mul_ps(a, _mm512_loadu_ps(scale + i));
+            b = _mm512_mul_ps(b, _mm512_loadu_ps(scale + i + 16));
+        }
         _mm512_storeu_si512(p + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
@@ -394,9 +408,12 @@ VI void softmax(const struct work *w, int r, int n, int from, int to)
 {
     const struct cpu_attn_tile *t = w->t;
     float *max = w->o + ROWS * w->hd16, *sum = max + ROWS;
+    const bool code = dtype_is_code(t->geom.dtype);
     for (int i = 0; i < n; i++) {
         float *s = w->s + i * KEYS;
         int see[2];
+        for (int k = from; code && k < to; k += VL)
+            vstore(s + k, vmul(vload(s + k), vload(w->scale + k)));
         if (!row_sees(w, r + i, see)) {
             blank(s, from, to);
         } else {
@@ -408,7 +425,7 @@ VI void softmax(const struct work *w, int r, int n, int from, int to)
         max[i] = row_top(s, from, to);
     }
     for (int i = 0; i < n; i++)
-        sum[i] = row_weights(w->s + i * KEYS, from, to, max[i]);
+        sum[i] = row_weights(w->s + i * KEYS, code ? w->scale + KEYS : NULL, from, to, max[i]);
 }
 
 /* ---- states: v_dim sums, then the reference of the exponents (-inf: nothing yet) and the sum of weights ---- */
@@ -522,6 +539,33 @@ VI void split_few(const struct work *w, float *states, enum dtype dt)
     pass_end(w, 0, w->m, range, states, false);
 }
 
+/* Scales of the split's tokens [lo, hi); what lies elsewhere may be no number. */
+static void scales_load(const struct work *w)
+{
+    const struct cpu_kv_geom *g = &w->t->geom;
+    const struct vf unit = vset1(g->dtype == DT_F8 ? F8_UNIT : 1);
+    for (int b = 0; b < N_BLK; b++) {
+        int lo = w->lo - b * BT, hi = w->hi - b * BT;
+        lo = lo < 0 ? 0 : lo > BT ? BT : lo;
+        hi = hi < lo ? lo : hi > BT ? BT : hi;
+        const char *p = block_at(w, w->base / BT + b);
+        for (int v = 0; v < 2; v++) {
+            const size_t at = v ? cpu_kv_v_scales_at(g) : cpu_kv_k_bytes(g);
+            const struct vf s = vload((const float *)(const void *)(p + at));
+            vstore(w->scale + v * KEYS + b * BT, vkeep(vmul(s, unit), lo, hi, vset1(0)));
+        }
+    }
+}
+
+/* The split in its pool's format, few rows or many. */
+VI void split_of(const struct work *w, float *states, enum dtype dt)
+{
+    if (w->m <= 16)
+        split_few(w, states, dt);
+    else
+        split_passes(w, states, dt);
+}
+
 static void split_do(struct work *w, int split, float *states)
 {
     w->base = split * KEYS;
@@ -530,14 +574,16 @@ static void split_do(struct work *w, int split, float *states)
         return;
     w->lo = range[0];
     w->hi = range[1];
-    if (w->t->geom.dtype == DT_F16 && w->m <= 16)
-        split_few(w, states, DT_F16);
-    else if (w->t->geom.dtype == DT_F16)
-        split_passes(w, states, DT_F16);
-    else if (w->m <= 16)
-        split_few(w, states, DT_BF16);
+    if (dtype_is_code(w->t->geom.dtype))
+        scales_load(w);
+    if (w->t->geom.dtype == DT_F16)
+        split_of(w, states, DT_F16);
+    else if (w->t->geom.dtype == DT_I8)
+        split_of(w, states, DT_I8);
+    else if (w->t->geom.dtype == DT_F8)
+        split_of(w, states, DT_F8);
     else
-        split_passes(w, states, DT_BF16);
+        split_of(w, states, DT_BF16);
 }
 
 static void work_open(struct work *w, const struct cpu_attn_tile *t)
@@ -552,7 +598,8 @@ static void work_open(struct work *w, const struct cpu_attn_tile *t)
     w->k[1] = w->k[0] + KEYS * hd32 * 2;
     w->v = (char *)(at += KEYS * hd32);
     w->s = at += KEYS * hd32 / 2;
-    w->o = at += ROWS * KEYS;
+    w->scale = at += ROWS * KEYS;
+    w->o = at += 2 * KEYS;
     w->all = at += ROWS * (hd32 + 2);
     w->see = (int32_t *)(void *)(at + rows * cpu_attn_state((int)hd32));
     for (int m = 0; m < w->m; m++) {
