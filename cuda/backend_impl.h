@@ -43,7 +43,8 @@ enum rec_kind {
     REC_EXPERTS_SUM,
     REC_SIGMOID_MUL,
     REC_MLA_KV,
-    REC_MLA_ATTN
+    REC_MLA_ATTN,
+    REC_INDEX
 };
 struct rec {
     enum rec_kind kind;
@@ -70,6 +71,7 @@ struct rec {
         struct cu_sigmoid_mul sigmoid_mul;
         struct cu_mla_kv mla_kv;
         struct cu_mla_attn mla_attn;
+        struct cu_index index;
     } u;
 };
 

@@ -3,10 +3,8 @@
  *             the other parts to q_nope in the products' dtype
  *   mla_attn  a warp a row and head: tokens from 0 up by online softmax, four at a time, lane i holding the values
  *             i, i + 32, ...; a row's bits depend on the row alone. Bound: 1e-11 NMSE of the reference in f32. */
-#include "cuda/kv8.cuh"
-#include "cuda/mla.h"
+#include "cuda/mla.cuh"
 
-#define WARPS  4
 #define TOKENS 4 /* a turn */
 
 struct kv_args {
@@ -20,52 +18,6 @@ struct kv_args {
     int stride, n_head, n_nope, n_rope, rank, style;
     float eps, factor;
 };
-
-/* A token's vector of codes, and the place of its scale behind those of its block. */
-template <class T>
-static __device__ __forceinline__ T *codes_of(const char *pool, int64_t block, int slot, int dim,
-                                              float *&scale)
-{
-    char *p = (char *)pool + block * CU_BLOCK_TOKENS * (dim + (int)sizeof(float));
-    scale = (float *)(p + CU_BLOCK_TOKENS * dim) + slot;
-    return (T *)p + slot * dim;
-}
-
-/* x as codes, by all threads; part: [WARPS] shared and free to use. */
-template <class T>
-static __device__ __forceinline__ void put_codes(T *dst, float *to, const float *x, int dim,
-                                                 int *part)
-{
-    const int tid = (int)threadIdx.x, all = WARPS * 32;
-    int top = 0;
-    for (int i = tid; i < dim; i += all)
-        top = max(top, kv8_magnitude(x[i]));
-    for (int o = 16; o; o >>= 1)
-        top = max(top, __shfl_xor_sync(0xffffffffu, top, o));
-    if (tid % 32 == 0)
-        part[tid / 32] = top;
-    __syncthreads();
-    for (int i = 0; i < WARPS; i++)
-        top = max(top, part[i]);
-    const float scale = kv8_scale(top, is_code<T>::max);
-    for (int i = tid; i < dim; i += all)
-        kv8_put(dst + i, x[i], scale);
-    if (tid == 0)
-        *to = scale;
-}
-
-/* Pair i of x turned by the angle; formed in double, so that far positions keep their digits. */
-static __device__ __forceinline__ void turn_pair(const kv_args &a, float *x, int i, double pos)
-{
-    const double turn = 6.283185307179586, t = pos * (double)a.inv_freq[i];
-    const float angle = (float)(t - turn * floor(t / turn));
-    const float c = cosf(angle), s = sinf(angle);
-    const int p = a.style == CU_ROPE_NORM ? 2 * i : i,
-              q = a.style == CU_ROPE_NORM ? 2 * i + 1 : a.n_rope / 2 + i;
-    const float u = x[p], v = x[q];
-    x[p] = __fmul_rn(__fsub_rn(__fmul_rn(u, c), __fmul_rn(v, s)), a.factor);
-    x[q] = __fmul_rn(__fadd_rn(__fmul_rn(u, s), __fmul_rn(v, c)), a.factor);
-}
 
 template <class T, class N> static __global__ void __launch_bounds__(WARPS * 32) mla_kv(kv_args a)
 {
@@ -83,9 +35,10 @@ template <class T, class N> static __global__ void __launch_bounds__(WARPS * 32)
     for (int i = tid; i < a.rank; i += all)
         x[i] = __fmul_rn(__fmul_rn(x[i], inv), a.norm[i]);
     for (int i = tid; i < half; i += all)
-        turn_pair(a, x + a.rank, i, (double)pos);
+        turn_pair(a.style, a.n_rope, a.inv_freq, a.factor, x + a.rank, i, (double)pos);
     for (int i = tid; i < a.n_head * half; i += all)
-        turn_pair(a, a.q + row * a.ld_q + i / half * width + a.n_nope, i % half, (double)pos);
+        turn_pair(a.style, a.n_rope, a.inv_freq, a.factor,
+                  a.q + row * a.ld_q + i / half * width + a.n_nope, i % half, (double)pos);
     for (int i = tid; i < a.n_head * a.n_nope; i += all)
         store1((N *)a.nope + row * a.n_head * a.n_nope + i,
                a.q[row * a.ld_q + i / a.n_nope * width + i % a.n_nope]);
@@ -111,6 +64,8 @@ struct attn_args {
     const int32_t *pos, *row_seq, *table;
     int stride, n_head, n_nope, n_rope, rank;
     float scale;
+    const float *seen; /* or NULL */
+    int64_t ld_seen;
 };
 
 /* V: values a lane; 32 V >= rank + n_rope. */
@@ -126,6 +81,7 @@ static __global__ void __launch_bounds__(WARPS * 32) mla_attn(attn_args a)
                 *rot = a.q + row * a.ld_q + head * (a.n_nope + a.n_rope) + a.n_nope;
     const int32_t *table = a.table + (int64_t)a.row_seq[row] * a.stride;
     const int last = a.pos[row];
+    const float *seen = a.seen ? a.seen + row * a.ld_seen : nullptr;
     float q[V], acc[V] = {}, top = -INFINITY, sum = 0;
 #pragma unroll
     for (int i = 0; i < V; i++) {
@@ -156,10 +112,12 @@ static __global__ void __launch_bounds__(WARPS * 32) mla_attn(attn_args a)
                 s[t] = __fmaf_rn(q[i], x[t][i], s[t]);
             }
             s[t] = warp_sum(s[t]);
-            if (at + t > last)
+            if (at + t > last || (seen && seen[p] == -INFINITY))
                 s[t] = -INFINITY;
             high = fmaxf(high, s[t]);
         }
+        if (high == -INFINITY) /* none is seen yet */
+            continue;
         const float keep = expf(__fsub_rn(top, high));
         sum = __fmul_rn(sum, keep);
 #pragma unroll
@@ -184,17 +142,6 @@ static __global__ void __launch_bounds__(WARPS * 32) mla_attn(attn_args a)
 
 /* ------------------------------------------------------------------ launch */
 
-static bool pool_ok(const struct cu_kv *p, int rank, int n_rope, int layer)
-{
-    return p && p->p && p->k_only && p->n_kv_head == 1 && p->head_dim == rank + n_rope &&
-           p->head_dim <= CU_LATENT_MAX && layer >= 0 && layer < p->n_layer;
-}
-
-static char *layer_of(const struct cu_kv *p, int layer)
-{
-    return (char *)p->p + (size_t)layer * cu_kv_layer_block_bytes(p) * (size_t)p->n_block;
-}
-
 template <class T> static int kv_launch(const launch_cfg &c, const kv_args &k, int dt)
 {
     return launched(dt == CU_F32 ? launch(c, mla_kv<T, float>, k) : launch(c, mla_kv<T, bf16>, k));
@@ -203,7 +150,7 @@ template <class T> static int kv_launch(const launch_cfg &c, const kv_args &k, i
 extern "C" int cu_mla_kv(const struct cu_mla_kv *a, const struct cu_step *s, cu_stream st)
 {
     if (!mat_ok(&a->q) || !mat_ok(&a->kv) || !mat_ok(&a->q_nope) || a->q.dt != CU_F32 ||
-        a->kv.dt != CU_F32 || !pool_ok(a->pool, a->rank, a->n_rope, a->layer))
+        a->kv.dt != CU_F32 || !pool_ok(a->pool, a->rank + a->n_rope, a->layer))
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
@@ -249,7 +196,7 @@ extern "C" int cu_mla_attn(const struct cu_mla_attn *a, const struct cu_step *s,
 {
     if (!mat_ok(&a->dst) || !mat_ok(&a->q_abs) || !mat_ok(&a->q) || a->q.dt != CU_F32 ||
         a->q_abs.dt != CU_F32 || a->dst.cols != a->rank ||
-        !pool_ok(a->pool, a->rank, a->n_rope, a->layer))
+        !pool_ok(a->pool, a->rank + a->n_rope, a->layer))
         return CU_BAD;
     if (s->row_max <= 0)
         return 0;
@@ -267,7 +214,9 @@ extern "C" int cu_mla_attn(const struct cu_mla_attn *a, const struct cu_step *s,
                    a->n_nope,
                    a->n_rope,
                    a->rank,
-                   a->scale};
+                   a->scale,
+                   (const float *)a->seen.p,
+                   a->seen.ld};
     launch_cfg c = {};
     c.grid = dim3((unsigned)s->row_max, (unsigned)((a->n_head + WARPS - 1) / WARPS));
     c.block = dim3(WARPS * 32);

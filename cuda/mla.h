@@ -25,10 +25,21 @@ struct cu_mla_attn {
     struct cu_mat dst, q_abs, q; /* dst: f32 or bf16 rows of rank */
     int32_t n_head, n_nope, n_rope, rank;
     float scale;
+    struct cu_mat seen;       /* p NULL: all */
     const struct cu_kv *pool; /* host struct */
     int32_t layer;
 };
 int cu_mla_attn(const struct cu_mla_attn *a, const struct cu_step *s, cu_stream st);
+
+struct cu_index {
+    struct cu_mat q, k, weight, seen; /* seen.p NULL: only k is written */
+    int32_t n_head, dim, n_rope, n_top, style;
+    float scale, attn_factor;
+    const float *inv_freq;
+    const struct cu_kv *pool; /* host struct */
+    int32_t layer;
+};
+int cu_index(const struct cu_index *a, const struct cu_step *s, cu_stream st); /* index.cu */
 
 #ifdef __cplusplus
 }

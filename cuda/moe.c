@@ -229,5 +229,28 @@ int cu__mla_attn(struct dev *d, const struct op_mla_attn *a)
     o->pool = &a->kv_pool->kv;
     o->layer = a->layer;
     return undo(d, cu__mat(d, &a->dst, &o->dst) && cu__mat(d, &a->q_abs, &o->q_abs) &&
-                       cu__mat(d, &a->q, &o->q));
+                       cu__mat(d, &a->q, &o->q) && cu__mat(d, &a->seen, &o->seen));
+}
+
+int cu__index(struct dev *d, const struct op_index *a)
+{
+    if (!d->in_step || !a->kv_pool || ops_check_index(a, &d->meta, &a->kv_pool->desc) ||
+        ops_check_blocks(&d->meta, a->kv_pool->desc.n_block))
+        return ERR_INVAL;
+    struct rec *r = cu__record(d, REC_INDEX);
+    if (!r)
+        return ERR_NOMEM;
+    struct cu_index *o = &r->u.index;
+    o->n_head = a->n_head;
+    o->dim = a->dim;
+    o->n_rope = a->n_rope;
+    o->n_top = a->n_top;
+    o->style = (int32_t)a->style;
+    o->scale = a->scale;
+    o->attn_factor = a->attn_factor;
+    o->pool = &a->kv_pool->kv;
+    o->layer = a->layer;
+    return undo(d, cu__mat(d, &a->q, &o->q) && cu__mat(d, &a->k, &o->k) &&
+                       cu__mat(d, &a->weight, &o->weight) && cu__mat(d, &a->seen, &o->seen) &&
+                       cu__vec(d, &a->inv_freq, &o->inv_freq));
 }

@@ -27,7 +27,7 @@ static const char *const names[] = {
     "embed",       "rmsnorm",     "linear",     "rope_kv",    "attn",        "act_mul",
     "gather",      "scale",       "sample",     "state_conv", "state_shift", "state_wkv",
     "state_scan",  "state_delta", "gated_norm", "route",      "experts",     "experts_sum",
-    "sigmoid_mul", "mla_kv",      "mla_attn"};
+    "sigmoid_mul", "mla_kv",      "mla_attn",   "index"};
 
 /* Work space is the device's: it is put in here, not kept in the record, so that growing changes no key. */
 static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *s)
@@ -81,6 +81,8 @@ static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *
         return cu_mla_kv(&r->u.mla_kv, s, st);
     case REC_MLA_ATTN:
         return cu_mla_attn(&r->u.mla_attn, s, st);
+    case REC_INDEX:
+        return cu_index(&r->u.index, s, st);
     case REC_SIGMOID_MUL:
         return cu_sigmoid_mul(&r->u.sigmoid_mul, s, st);
     default:

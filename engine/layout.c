@@ -168,6 +168,7 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
             return err_set(e, ERR_DEVICE, "device %s does not tell its memory: is there a GPU?",
                            m->be->name);
     }
+    m->hp.n_ctx_run = o->n_ctx; /* what is served, if it is said */
     /* f32 is the widest activation of any backend. */
     rc = model_work_open(m, DT_F32, l->info.max_rows, l->info.max_logit_rows, e);
     if (rc)

@@ -1,6 +1,8 @@
 /* The shape checks of ops_moe.h. */
 #include "engine/backend.h"
 
+#include <math.h>
+
 #define WANT(cond)                                                                                 \
     do {                                                                                           \
         if (!(cond))                                                                               \
@@ -88,6 +90,17 @@ int ops_check_mla_kv(const struct op_mla_kv *a, enum dtype mul, const struct ste
     return 0;
 }
 
+/* A column for every position that a row sees. */
+static int seen_check(const struct tensor *t, const struct step_meta *m)
+{
+    if (!t->buf)
+        return 0;
+    WANT(ops_is_2d(t, DT_F32, m->n_row, t->shape[1]));
+    for (int i = 0; i < m->n_row; i++)
+        WANT(m->pos[i] < t->shape[1]);
+    return 0;
+}
+
 int ops_check_mla_attn(const struct op_mla_attn *a, enum dtype mul, const struct step_meta *m,
                        const struct kv_desc *k)
 {
@@ -95,5 +108,19 @@ int ops_check_mla_attn(const struct op_mla_attn *a, enum dtype mul, const struct
     WANT(is_packed(&a->dst, mul, (int64_t)m->n_row * a->n_head, a->rank));
     WANT(is_packed(&a->q_abs, DT_F32, (int64_t)m->n_row * a->n_head, a->rank));
     WANT(a->scale > 0 && a->scale < 1e6f);
-    return 0;
+    return seen_check(&a->seen, m);
+}
+
+int ops_check_index(const struct op_index *a, const struct step_meta *m, const struct kv_desc *k)
+{
+    WANT(a->n_head > 0 && a->dim > 0 && a->n_head <= OPS_INDEX_MAX / a->dim && a->n_top > 0);
+    WANT(k->k_only && k->n_kv_head == 1 && k->head_dim == a->dim && a->dim <= OPS_LATENT_MAX);
+    WANT(a->layer >= 0 && a->layer < k->n_layer);
+    WANT(ops_is_2d(&a->q, DT_F32, m->n_row, (int64_t)a->n_head * a->dim));
+    WANT(ops_is_2d(&a->k, DT_F32, m->n_row, a->dim));
+    WANT(ops_is_2d(&a->weight, DT_F32, m->n_row, a->n_head));
+    WANT(a->n_rope >= 0 && a->n_rope % 2 == 0 && a->n_rope <= a->dim && isfinite(a->scale));
+    WANT(a->style == ROPE_NORM || a->style == ROPE_NEOX);
+    WANT(ops_is_vec(&a->inv_freq, a->n_rope / 2, false));
+    return seen_check(&a->seen, m);
 }

@@ -171,10 +171,23 @@ struct cpu_mla_row {
     const char *kv; /* block 0, at this layer */
     size_t block_bytes;
     enum dtype dtype;
-    float *scratch; /* [KV_BLOCK_TOKENS * pad + CPU_MLA_HEADS * rank_pad] */
+    const float *seen; /* [pos + 1]: -inf: left out; or NULL */
+    float *scratch;    /* [KV_BLOCK_TOKENS * pad + CPU_MLA_HEADS * rank_pad] */
+};
+/* Scores of op_index of one row for positions [0, pos]. */
+struct cpu_index_row {
+    const float *q, *weight; /* [n_head][pad], times the scale, zeros behind; [n_head] */
+    float *score;
+    int n_head, dim, pad, pos;
+    const int32_t *table;
+    const char *kv; /* block 0, at this layer */
+    size_t block_bytes;
+    enum dtype dtype;
+    float *scratch; /* [KV_BLOCK_TOKENS * pad] */
 };
 struct cpu_mla_kern {
     void (*row)(const struct cpu_mla_row *a);
+    void (*index)(const struct cpu_index_row *a);
 };
 extern const struct cpu_mla_kern cpu_mla_scalar, cpu_mla_avx2, cpu_mla_avx512, cpu_mla_amx;
 

@@ -49,20 +49,22 @@ static void block_load(const struct cpu_mla_row *a, const char *block, int n, fl
     }
 }
 
-/* One head and n tokens: scores, then state and sums. */
-static void head_block(const struct cpu_mla_row *a, const float *kv, int n, const float *q,
-                       float *state, float *acc)
+/* One head and n tokens: scores, then state and sums. seen: of these tokens, or NULL. */
+static void head_block(const struct cpu_mla_row *a, const float *kv, int n, const float *seen,
+                       const float *q, float *state, float *acc)
 {
     float s[TOKENS], p[TOKENS], top = state[0];
     for (int t = 0; t < n; t++) {
         struct vf x = vset1(0);
         for (int i = 0; i < a->pad; i += VL)
             x = vfma(vload(q + i), vload(kv + t * a->pad + i), x);
-        s[t] = vhsum(x);
+        s[t] = seen && seen[t] == -INFINITY ? -1e30f : vhsum(x);
         top = s[t] > top ? s[t] : top;
     }
     for (int t = n; t < TOKENS; t++)
         s[t] = -1e30f;
+    if (!(top > -1e30f)) /* none of them is seen */
+        return;
     const float keep = state[0] > -1e30f ? vexp1(state[0] - top) : 0;
     vstore(p, vexp(vsub(vload(s), vset1(top))));
     float sum = state[1] * keep;
@@ -91,13 +93,35 @@ static void row(const struct cpu_mla_row *a)
         const int n = a->pos + 1 - at < TOKENS ? a->pos + 1 - at : TOKENS;
         block_load(a, a->kv + (size_t)a->table[at / TOKENS] * a->block_bytes, n, kv);
         for (int h = 0; h < a->n_head; h++)
-            head_block(a, kv, n, a->q + h * a->pad, state[h], acc + h * a->rank_pad);
+            head_block(a, kv, n, a->seen ? a->seen + at : NULL, a->q + h * a->pad, state[h],
+                       acc + h * a->rank_pad);
     }
     for (int h = 0; h < a->n_head; h++)
         for (int i = 0; i < a->rank; i++)
             a->dst[h * a->rank + i] = acc[h * a->rank_pad + i] / state[h][1];
 }
 
-#define TABLE_(isa) const struct cpu_mla_kern cpu_mla_##isa = {.row = row}
+static void index_row(const struct cpu_index_row *a)
+{
+    const struct cpu_mla_row tokens = {.dtype = a->dtype, .dim = a->dim, .pad = a->pad};
+    for (int at = 0; at <= a->pos; at += TOKENS) {
+        const int n = a->pos + 1 - at < TOKENS ? a->pos + 1 - at : TOKENS;
+        block_load(&tokens, a->kv + (size_t)a->table[at / TOKENS] * a->block_bytes, n, a->scratch);
+        for (int t = 0; t < n; t++) {
+            const float *k = a->scratch + t * a->pad;
+            float sum = 0;
+            for (int h = 0; h < a->n_head; h++) {
+                struct vf x = vset1(0);
+                for (int i = 0; i < a->pad; i += VL)
+                    x = vfma(vload(a->q + h * a->pad + i), vload(k + i), x);
+                const float s = vhsum(x);
+                sum += s > 0 ? a->weight[h] * s : 0;
+            }
+            a->score[at + t] = sum;
+        }
+    }
+}
+
+#define TABLE_(isa) const struct cpu_mla_kern cpu_mla_##isa = {.row = row, .index = index_row}
 #define TABLE(isa)  TABLE_(isa)
 TABLE(CPU_ISA);

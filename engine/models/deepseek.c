@@ -1,77 +1,95 @@
-/* DeepSeek V2 and V3 (DeepSeek-AI 2024), Kimi K2 (Moonshot AI 2025): latent attention, leading dense layers, then experts:
+/* DeepSeek V2 and V3 (DeepSeek-AI 2024), V3.2 with sparse attention (2025), Kimi K2 (Moonshot AI 2025): latent attention, leading dense layers, then experts:
  * V2 by softmax, V3 by sigmoid scores with a bias, chosen inside the best groups; shared experts. The rotated part of a
  * head is behind the other; interleaved pairs. Draft layers behind the last are left alone. */
 #include "engine/models/rows_moe.h"
 
 #include <math.h>
 
-static const struct weight_row weights[] = {
-    ROW_EMBD,
-    ROW_OUT_NORM(0),
-    ROW_HEAD,
-    ROW_ATTN_NORM,
-    {.name = {"attn_q_a.weight"},
-     .hf = {"self_attn.q_a_proj.weight"},
-     .flags = WEIGHT_OPTIONAL,
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_Q_RANK},
-     .slot = LAYER(mla.q_a)},
-    {.name = {"attn_q_a_norm.weight"},
-     .hf = {"self_attn.q_a_layernorm.weight"},
-     .flags = WEIGHT_VECTOR | WEIGHT_OPTIONAL,
-     .n_out = {DIM_Q_RANK},
-     .slot = LAYER(mla.q_a_norm)},
-    {.name = {"attn_q_b.weight"},
-     .hf = {"self_attn.q_b_proj.weight"},
-     .flags = WEIGHT_ALT,
-     .n_in = DIM_Q_RANK,
-     .n_out = {DIM_Q_MLA},
-     .slot = LAYER(mla.q_b)},
-    {.name = {"attn_q.weight"},
-     .hf = {"self_attn.q_proj.weight"},
-     .flags = WEIGHT_ALT,
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_Q_MLA},
-     .slot = LAYER(mla.q_b)},
-    {.name = {"attn_kv_a_mqa.weight"},
-     .hf = {"self_attn.kv_a_proj_with_mqa.weight"},
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_KV_A},
-     .slot = LAYER(mla.kv_a)},
-    {.name = {"attn_kv_a_norm.weight"},
-     .hf = {"self_attn.kv_a_layernorm.weight"},
-     .flags = WEIGHT_VECTOR,
-     .n_out = {DIM_RANK},
-     .slot = LAYER(mla.kv_a_norm)},
-    {.name = {"attn_k_b.weight"},
-     .hf = {"self_attn.kv_b_proj.weight"},
-     .flags = WEIGHT_EXPERTS | WEIGHT_HF_T,
-     .n_in = DIM_NOPE,
-     .n_out = {DIM_RANK},
-     .slot = LAYER(mla.k_b),
-     .n_expert = DIM_HEADS,
-     .hf_step = DIM_KV_B},
-    {.name = {"attn_v_b.weight"},
-     .hf = {"self_attn.kv_b_proj.weight"},
-     .flags = WEIGHT_EXPERTS,
-     .n_in = DIM_RANK,
-     .n_out = {DIM_V_HEAD},
-     .slot = LAYER(mla.v_b),
-     .n_expert = DIM_HEADS,
-     .hf_step = DIM_KV_B,
-     .hf_from = DIM_NOPE},
-    {.name = {"attn_output.weight"},
-     .hf = {"self_attn.o_proj.weight"},
-     .n_in = DIM_Q,
-     .n_out = {DIM_EMBD},
-     .slot = LAYER(attn_out)},
-    ROW_FFN_NORM,
-    ROW_GATE_UP,
-    ROW_DOWN,
-    ROW_ROUTER("mlp.gate"),
-    ROW_SELECT_BIAS("mlp.gate.e_score_correction_bias"),
-    ROWS_EXPERTS("mlp.experts"),
-    ROWS_SHARED("mlp.shared_experts", WEIGHT_OPTIONAL),
+/* clang-format off */
+#define ROWS_DEEPSEEK \
+    ROW_EMBD, \
+    ROW_OUT_NORM(0), \
+    ROW_HEAD, \
+    ROW_ATTN_NORM, \
+    {.name = {"attn_q_a.weight"}, \
+    .hf = {"self_attn.q_a_proj.weight"}, \
+    .flags = WEIGHT_OPTIONAL, \
+    .n_in = DIM_EMBD, \
+    .n_out = {DIM_Q_RANK}, \
+    .slot = LAYER(mla.q_a)}, \
+    {.name = {"attn_q_a_norm.weight"}, \
+    .hf = {"self_attn.q_a_layernorm.weight"}, \
+    .flags = WEIGHT_VECTOR | WEIGHT_OPTIONAL, \
+    .n_out = {DIM_Q_RANK}, \
+    .slot = LAYER(mla.q_a_norm)}, \
+    {.name = {"attn_q_b.weight"}, \
+    .hf = {"self_attn.q_b_proj.weight"}, \
+    .flags = WEIGHT_ALT, \
+    .n_in = DIM_Q_RANK, \
+    .n_out = {DIM_Q_MLA}, \
+    .slot = LAYER(mla.q_b)}, \
+    {.name = {"attn_q.weight"}, \
+    .hf = {"self_attn.q_proj.weight"}, \
+    .flags = WEIGHT_ALT, \
+    .n_in = DIM_EMBD, \
+    .n_out = {DIM_Q_MLA}, \
+    .slot = LAYER(mla.q_b)}, \
+    {.name = {"attn_kv_a_mqa.weight"}, \
+    .hf = {"self_attn.kv_a_proj_with_mqa.weight"}, \
+    .n_in = DIM_EMBD, \
+    .n_out = {DIM_KV_A}, \
+    .slot = LAYER(mla.kv_a)}, \
+    {.name = {"attn_kv_a_norm.weight"}, \
+    .hf = {"self_attn.kv_a_layernorm.weight"}, \
+    .flags = WEIGHT_VECTOR, \
+    .n_out = {DIM_RANK}, \
+    .slot = LAYER(mla.kv_a_norm)}, \
+    {.name = {"attn_k_b.weight"}, \
+    .hf = {"self_attn.kv_b_proj.weight"}, \
+    .flags = WEIGHT_EXPERTS | WEIGHT_HF_T, \
+    .n_in = DIM_NOPE, \
+    .n_out = {DIM_RANK}, \
+    .slot = LAYER(mla.k_b), \
+    .n_expert = DIM_HEADS, \
+    .hf_step = DIM_KV_B}, \
+    {.name = {"attn_v_b.weight"}, \
+    .hf = {"self_attn.kv_b_proj.weight"}, \
+    .flags = WEIGHT_EXPERTS, \
+    .n_in = DIM_RANK, \
+    .n_out = {DIM_V_HEAD}, \
+    .slot = LAYER(mla.v_b), \
+    .n_expert = DIM_HEADS, \
+    .hf_step = DIM_KV_B, \
+    .hf_from = DIM_NOPE}, \
+    {.name = {"attn_output.weight"}, \
+    .hf = {"self_attn.o_proj.weight"}, \
+    .n_in = DIM_Q, \
+    .n_out = {DIM_EMBD}, \
+    .slot = LAYER(attn_out)}, \
+    ROW_FFN_NORM, \
+    ROW_GATE_UP, \
+    ROW_DOWN, \
+    ROW_ROUTER("mlp.gate"), \
+    ROW_SELECT_BIAS("mlp.gate.e_score_correction_bias"), \
+    ROWS_EXPERTS("mlp.experts"), \
+    ROWS_SHARED("mlp.shared_experts", WEIGHT_OPTIONAL)
+/* clang-format on */
+
+static const struct weight_row weights[] = {ROWS_DEEPSEEK};
+
+/* V3.2: keys and queries of the index of sparse attention. */
+static const struct weight_row weights_32[] = {
+    ROWS_DEEPSEEK,
+    ROW_MAT(mla.index_q, "indexer.attn_q_b.weight", "self_attn.indexer.wq_b.weight", DIM_Q_RANK,
+            DIM_INDEX_Q, 0),
+    ROW_MAT(mla.index_k, "indexer.attn_k.weight", "self_attn.indexer.wk.weight", DIM_EMBD,
+            DIM_INDEX_K, 0),
+    ROW_MAT(mla.index_w, "indexer.proj.weight", "self_attn.indexer.weights_proj.weight", DIM_EMBD,
+            DIM_INDEX_HEADS, 0),
+    ROW_VEC(mla.index_norm, "indexer.k_norm.weight", "self_attn.indexer.k_norm.weight", DIM_INDEX_K,
+            0),
+    ROW_VEC(mla.index_norm_b, "indexer.k_norm.bias", "self_attn.indexer.k_norm.bias", DIM_INDEX_K,
+            0),
 };
 
 #define HEAD_INT(k, j, f)                                                                          \
@@ -124,6 +142,7 @@ int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e)
     d[DIM_KV_B] = (int64_t)hp->n_nope + hp->v_head;
     d[DIM_Q] = (int64_t)hp->n_head * hp->v_head; /* what attention leaves */
     d[DIM_KV] = 0;
+    d[DIM_KV_HEADS] = 1;
     d[DIM_ROPE] = hp->n_rot / 2;
     for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i].mixer = MIX_MLA;
@@ -184,6 +203,33 @@ static int hparams_v3(struct model_hp *hp, struct ckpt *c, struct err *e)
     return hparams(hp, c, e);
 }
 
+#define INDEX_INT(key, json, f, hi)                                                                \
+    {                                                                                              \
+        key, json, HP_INT, false, offsetof(struct model_hp, index.f), 1, hi                        \
+    }
+static const struct hp_row index_keys[] = {
+    INDEX_INT("attention.indexer.head_count", "index_n_heads", n_head, 1024),
+    INDEX_INT("attention.indexer.key_length", "index_head_dim", dim, OPS_LATENT_MAX),
+    INDEX_INT("attention.indexer.top_k", "index_topk", n_top, 1 << 26),
+};
+
+static int hparams_v32(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    int rc = hparams_v3(hp, c, e);
+    if (rc || (rc = model_hp_read(hp, c, index_keys, sizeof index_keys / sizeof *index_keys, e)))
+        return rc;
+    if (hp->index.n_head > OPS_INDEX_MAX / hp->index.dim || hp->n_rot > hp->index.dim ||
+        hp->q_rank == 0)
+        return err_set(
+            e, ERR_UNSUPPORTED,
+            "an index of %d heads of %d values, %d of them rotated, on queries of rank %d",
+            hp->index.n_head, hp->index.dim, hp->n_rot, hp->q_rank);
+    hp->dim[DIM_INDEX_Q] = (int64_t)hp->index.n_head * hp->index.dim;
+    hp->dim[DIM_INDEX_K] = hp->index.dim;
+    hp->dim[DIM_INDEX_HEADS] = hp->index.n_head;
+    return 0;
+}
+
 const struct model_arch model_deepseek2 = {
     .name = "deepseek2",
     .hf = "DeepseekV2ForCausalLM",
@@ -198,5 +244,13 @@ const struct model_arch model_deepseek3 = {
     .gguf = "deepseek2",
     .hparams = hparams_v3,
     ROWS(weights),
+    .forward = model_forward_decoder,
+};
+
+const struct model_arch model_deepseek32 = {
+    .name = "deepseek32",
+    .hf = "DeepseekV32ForCausalLM",
+    .hparams = hparams_v32,
+    ROWS(weights_32),
     .forward = model_forward_decoder,
 };

@@ -59,6 +59,9 @@ enum model_dim { /* indices into model_hp.dim */
                  DIM_HEAD_OTHER,
                  DIM_FF_OTHER,
                  DIM_KV_HEADS,
+                 DIM_INDEX_Q, /* sparse attention's index */
+                 DIM_INDEX_K,
+                 DIM_INDEX_HEADS,
                  DIM_PLE,  /* per-layer embeddings (ple.c): of a layer */
                  DIM_PLES, /* ... of all layers */
                  DIM_COUNT
@@ -210,6 +213,9 @@ struct model_hp {
     struct state_hp state;
     struct mup_hp mup;
     int32_t q_rank, kv_rank, n_nope, v_head; /* latent attention (mla.c); 0: none in the model */
+    struct {                                 /* sparse attention's index (mla.c); n_head 0: none */
+        int32_t n_head, dim, n_top;
+    } index;
     bool own_heads;         /* the architecture checks the sizes of keys and values */
     int64_t dim[DIM_COUNT]; /* derived */
     struct layer_hp

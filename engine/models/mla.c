@@ -4,6 +4,10 @@
 #include "engine/base/mem.h"
 #include "engine/models/model.h"
 
+#include <math.h>
+
+#define INDEX_EPS 1e-6f /* of the norm of the index's keys; no key tells */
+
 void model_mla_work(const struct model_hp *hp, struct model_work *w, struct work_plan *p)
 {
     const int64_t *d = hp->dim, n = p->n_row, heads = n * hp->n_head;
@@ -20,6 +24,12 @@ void model_mla_work(const struct model_hp *hp, struct model_work *w, struct work
     model_work_place(p, &w->mla.ctx, p->mul, heads, hp->kv_rank);
     model_work_place(p, &w->mla.out, DT_F32, heads, hp->v_head);
     model_work_place(p, &w->mla.id, DT_I32, n, hp->n_head);
+    if (hp->index.n_head == 0)
+        return;
+    model_work_place(p, &w->mla.index_q, DT_F32, n, d[DIM_INDEX_Q]);
+    model_work_place(p, &w->mla.index_k, DT_F32, n, d[DIM_INDEX_K]);
+    model_work_place(p, &w->mla.index_w, DT_F32, n, d[DIM_INDEX_HEADS]);
+    model_work_place(p, &w->mla.seen, DT_F32, n, hp->n_ctx_run ? hp->n_ctx_run : hp->n_ctx);
 }
 
 int model_mla_open(struct model *m, struct err *e)
@@ -51,8 +61,32 @@ static int queries(struct model *m, const struct model_layer *l, struct tensor h
     return rc ? rc : MODEL_OP(m, linear, .dst = q, .src = ah, .w = l->mla.q_b);
 }
 
+/* Which positions the layer looks at, in work.mla.seen; `attend` false: only the index's keys are kept. */
+static int index_run(struct model *m, int layer, int n, bool attend)
+{
+    const struct model_layer *l = &m->layer[layer];
+    const struct model_hp *hp = &m->hp;
+    struct tensor q = model_rows(m->work.mla.index_q, n), k = model_rows(m->work.mla.index_k, n);
+    struct tensor w = model_rows(m->work.mla.index_w, n), h = model_rows(m->work.h, n), none = {0};
+    int rc =
+        MODEL_OP(m, linear, .dst = q, .src = model_rows(m->work.mla.q_ah, n), .w = l->mla.index_q);
+    if (rc || (rc = MODEL_OP(m, linear, .dst = k, .src = h, .w = l->mla.index_k)) ||
+        (rc = MODEL_OP(m, rmsnorm, .dst = k, .x = k, .w = l->mla.index_norm,
+                       .b = l->mla.index_norm_b, .eps = INDEX_EPS, .center = true)) ||
+        (rc = MODEL_OP(m, linear, .dst = w, .src = h, .w = l->mla.index_w)) ||
+        (rc = model_scale(m, w, 1 / sqrtf((float)hp->index.n_head))))
+        return rc;
+    return MODEL_OP(m, index, .q = q, .k = k, .weight = w,
+                    .seen = attend ? model_rows(m->work.mla.seen, n) : none,
+                    .n_head = hp->index.n_head, .dim = hp->index.dim, .n_rope = hp->n_rot,
+                    .n_top = hp->index.n_top, .scale = 1 / sqrtf((float)hp->index.dim),
+                    .style = ROPE_NEOX, .inv_freq = m->inv_freq, .attn_factor = hp->attn_factor,
+                    .kv_pool = m->kv[1], .layer = hp->layer[layer].kv);
+}
+
 int model_mix_mla(struct model *m, int layer, int n, bool attend)
 {
+    struct tensor seen = {0};
     const struct model_layer *l = &m->layer[layer];
     const struct model_hp *hp = &m->hp;
     struct dev_kv *pool = m->kv[0];
@@ -73,6 +107,10 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
                       .n_rope = n_rope, .rank = hp->kv_rank, .style = hp->rope_style,
                       .inv_freq = m->inv_freq, .attn_factor = hp->attn_factor, .kv_pool = pool,
                       .layer = kv_layer);
+    if (!rc && hp->index.n_head > 0) {
+        rc = index_run(m, layer, n, attend);
+        seen = model_rows(m->work.mla.seen, n);
+    }
     if (rc || !attend)
         return rc;
     rc = MODEL_OP(m, linear_experts, .dst = abs, .src = nope, .w = l->mla.k_b,
@@ -80,7 +118,7 @@ int model_mix_mla(struct model *m, int layer, int n, bool attend)
     if (!rc)
         rc = MODEL_OP(m, mla_attn, .dst = ctx, .q_abs = abs, .q = q, .n_head = hp->n_head,
                       .n_nope = hp->n_nope, .n_rope = n_rope, .rank = hp->kv_rank,
-                      .scale = hp->attn_scale, .kv_pool = pool, .layer = kv_layer);
+                      .scale = hp->attn_scale, .seen = seen, .kv_pool = pool, .layer = kv_layer);
     if (!rc)
         rc = MODEL_OP(m, linear_experts, .dst = out, .src = ctx, .w = l->mla.v_b,
                       .n_expert = hp->n_head, .id = id);

@@ -45,6 +45,8 @@ struct model_layer {
         struct dev_weight *q_a, *q_b, *kv_a;
         struct dev_weight **k_b, **v_b; /* [n_head]: [rank, n_nope], [v_head, rank] */
         struct tensor q_a_norm, kv_a_norm;
+        struct dev_weight *index_q, *index_k, *index_w;
+        struct tensor index_norm, index_norm_b;
     } mla;
     struct { /* ple.c */
         struct dev_weight *gate, *proj;
@@ -75,6 +77,7 @@ struct model_work {
         struct tensor q_a, q_ah, q, kv;        /* [rows, ...]; q_ah as h */
         struct tensor q_nope, q_abs, ctx, out; /* [rows * n_head, ...]; q_nope, ctx as h */
         struct tensor id;                      /* [rows, n_head] i32: the number of the head */
+        struct tensor index_q, index_k, index_w, seen; /* [rows, ...]; seen: [rows, positions] */
     } mla;
     struct { /* ple.c: [max_rows, ...]; last: [max_logit_rows, ...] of the last layer */
         struct tensor all, proj, gate_up, ff, last;

@@ -42,4 +42,7 @@ void model_kv_describe(const struct model_hp *hp, struct kv_desc out[MODEL_POOLS
     for (int i = 0; i < hp->n_layer; i++)
         if (keeps_kv(&hp->layer[i]))
             out[hp->layer[i].other_heads].n_layer++;
+    if (hp->index.n_head > 0) /* keys of the index, by the layers of the first */
+        out[1] = (struct kv_desc){
+            .n_layer = out[0].n_layer, .n_kv_head = 1, .head_dim = hp->index.dim, .k_only = true};
 }

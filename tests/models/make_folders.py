@@ -102,6 +102,8 @@ CASES |= {
     "gemma4-moe": ("gemma4_text", dict(GEMMA4, layer_types=SLIDE, hidden_size_per_layer_input=0, enable_moe_block=True, num_experts=4,
                                        top_k_experts=2, moe_intermediate_size=24)),
     "kimi_k2": ("deepseek_v3", MLA),
+    # heads enough that no two scores of the index are zero: which of equal ones torch chooses is not said
+    "deepseek_v32": ("deepseek_v32", dict(MLA, index_n_heads=24, index_head_dim=16, index_topk=8)),
     "dbrx": ("dbrx", dict(d_model=64, n_heads=4, n_layers=2, max_seq_len=128, attn_config=dict(clip_qkv=0.8, kv_n_heads=2, rope_theta=10000.0),
                           ffn_config=dict(ffn_hidden_size=48, moe_num_experts=4, moe_top_k=2))),
     "stablelm-qknorm": ("stablelm", dict(DENSE, qk_layernorm=True, partial_rotary_factor=0.25)),
@@ -216,10 +218,11 @@ def record(case):
 
 
 torch.set_num_threads(1)
-for name in sys.argv[1:] or CASES:
-    try:
-        record(name)
-    except Exception as e:
-        if sys.argv[1:]:
-            raise
-        print(name, "FAILED", repr(e)[:300], flush=True)
+if __name__ == "__main__":
+    for name in sys.argv[1:] or CASES:
+        try:
+            record(name)
+        except Exception as e:
+            if sys.argv[1:]:
+                raise
+            print(name, "FAILED", repr(e)[:300], flush=True)
