@@ -4,7 +4,8 @@
  *   index_select  a block a row: the n_top-th largest by its bits, eight at a time, then what is below it becomes -inf */
 #include "cuda/mla.cuh"
 
-#define SPLITS  32 /* blocks that share a row's tokens */
+#define SPLITS  16 /* blocks that share a row's tokens, at most */
+#define BLOCKS  64 /* about as many in all */
 #define THREADS (WARPS * 32)
 
 struct index_args {
@@ -56,7 +57,8 @@ static __global__ void __launch_bounds__(THREADS) index_score(index_args a)
     const int32_t *table = a.table + (int64_t)a.row_seq[row] * a.stride;
     const float *q = a.q + row * a.ld_q, *weight = a.weight + row * a.ld_weight;
     const int last = a.pos[row];
-    for (int t = (int)blockIdx.y * WARPS + (int)threadIdx.x / 32; t <= last; t += SPLITS * WARPS) {
+    for (int t = (int)blockIdx.y * WARPS + (int)threadIdx.x / 32; t <= last;
+         t += (int)gridDim.y * WARPS) {
         float x[V], sum = 0;
         const int64_t block = table[t / CU_BLOCK_TOKENS];
         const T *src = (const T *)a.pool + (block * CU_BLOCK_TOKENS + t % CU_BLOCK_TOKENS) * a.dim;
@@ -189,7 +191,8 @@ extern "C" int cu_index(const struct cu_index *a, const struct cu_step *s, cu_st
                     a->attn_factor};
     launch_cfg one = {}, split = {};
     one.grid = dim3((unsigned)s->row_max);
-    split.grid = dim3((unsigned)s->row_max, SPLITS);
+    const int n = BLOCKS / s->row_max;
+    split.grid = dim3((unsigned)s->row_max, (unsigned)(n < 1 ? 1 : n > SPLITS ? SPLITS : n));
     one.block = split.block = dim3(THREADS);
     one.stream = split.stream = (cudaStream_t)st;
     switch (a->pool->dt) {

@@ -67,23 +67,28 @@ int ref__mla_kv(struct dev *d, const struct op_mla_kv *a)
     return 0;
 }
 
-/* One row of one head: scores, softmax, sum; two passes over the tokens. */
-/* seen: [pos + 1] of the row, or NULL. */
-static void head_attend(const struct op_mla_attn *a, const struct step_meta *m, int seq, int pos,
-                        const float *q_abs, const float *q_rope, const float *seen, float *dst)
+/* A row's query of one head; seen: [pos + 1] of the row, or NULL. */
+struct query {
+    const float *abs, *rope, *seen;
+    int seq, pos;
+};
+
+/* Scores, softmax, sum; two passes over the tokens. */
+static void head_attend(const struct op_mla_attn *a, const struct step_meta *m, struct query y,
+                        float *dst)
 {
     const struct dev_kv *kv = a->kv_pool;
     double acc[OPS_LATENT_MAX] = {0}, max = -INFINITY, sum = 0, *x = kv->x;
     for (int pass = 0; pass < 2; pass++)
-        for (int t = 0; t <= pos; t++) {
+        for (int t = 0; t <= y.pos; t++) {
             double s = 0;
-            if (seen && seen[t] == -INFINITY)
+            if (y.seen && y.seen[t] == -INFINITY)
                 continue;
-            ref__kv_load(&kv->desc, token_at(kv, m, a->layer, seq, t), x);
+            ref__kv_load(&kv->desc, token_at(kv, m, a->layer, y.seq, t), x);
             for (int k = 0; k < a->rank; k++)
-                s += (double)q_abs[k] * x[k];
+                s += (double)y.abs[k] * x[k];
             for (int k = 0; k < a->n_rope; k++)
-                s += (double)q_rope[k] * x[a->rank + k];
+                s += (double)y.rope[k] * x[a->rank + k];
             s *= (double)a->scale;
             if (pass == 0) {
                 max = fmax(max, s);
@@ -113,9 +118,12 @@ int ref__mla_attn(struct dev *d, const struct op_mla_attn *a)
         for (int i = m->seq_start[s]; i < m->seq_start[s + 1]; i++)
             for (int h = 0; h < a->n_head; h++) {
                 int64_t at = ((int64_t)i * a->n_head + h) * a->rank;
-                head_attend(a, m, s, m->pos[i], q_abs + at,
-                            q + i * a->q.stride[0] + h * (a->n_nope + a->n_rope) + a->n_nope,
-                            seen ? seen + i * a->seen.stride[0] : NULL, dst + at);
+                head_attend(
+                    a, m,
+                    (struct query){q_abs + at,
+                                   q + i * a->q.stride[0] + h * (a->n_nope + a->n_rope) + a->n_nope,
+                                   seen ? seen + i * a->seen.stride[0] : NULL, s, m->pos[i]},
+                    dst + at);
             }
     return 0;
 }
