@@ -176,7 +176,11 @@ def main():
         where = machine.describe(a.realtime)
     say(machine.text(where))
     if a.host != "only":
-        run.all(list(groups(a)))
+        try:
+            run.all(list(groups(a)))
+        except KeyboardInterrupt:
+            say("stopped: what was measured so far is kept")
+            a.host, a.note = "no", a.note + " (stopped early)"
     results = run.results()
     host = {}
     if a.host == "only" or (a.host == "yes" and a.size != "quick"):
