@@ -192,9 +192,10 @@ static void check(const struct shape *s, const struct ot_back *x, const struct s
     if (x == ot_backs)
         memcpy(want, whole, n * sizeof *want);
     else
-        ot_near(x, "latent attention", whole, want, n, s->kv == DT_F32  ? 1e-10
-                                                          : s->kv == DT_F8 ? 1e-5
-                                                                           : 1e-6);
+        ot_near(x, "latent attention", whole, want, n,
+                s->kv == DT_F32  ? 1e-10
+                : s->kv == DT_F8 ? 1e-5
+                                 : 1e-6);
     free(whole);
     free(parts);
     free(other);
@@ -297,10 +298,95 @@ static void test_errors(void **st)
     }
 }
 
+/* The index: 40 rows of one sequence, 9 positions of each are chosen; in one step and in chunks, every backend against the
+ * reference, in all types of the pool. */
+static void index_step(const struct ot_back *x, struct dev_kv *kv, int at, int n, const float *data,
+                       float *out)
+{
+    enum { H = 5, D = 20, ROPE = 8, COLS = 48 };
+    static const int32_t table[3] = {2, 4, 1};
+    int32_t tok[40] = {0}, pos[40], start[2] = {0, n};
+    float freq[ROPE / 2];
+    for (int i = 0; i < n; i++)
+        pos[i] = at + i;
+    for (int i = 0; i < ROPE / 2; i++)
+        freq[i] = (float)pow(100, -2.0 * i / ROPE);
+    struct step_meta m = {.n_row = n,
+                          .n_seq = 1,
+                          .tok = tok,
+                          .pos = pos,
+                          .seq_start = start,
+                          .block_table = table,
+                          .block_stride = 3};
+    assert_int_equal(x->b->step_begin(x->d, &m), 0);
+    struct tensor q = ot_tensor(x, n, H * D, data + at * H * D),
+                  k = ot_tensor(x, n, D, data + 40 * H * D + at * D),
+                  w = ot_tensor(x, n, H, data + 40 * (H + 1) * D + at * H),
+                  f = ot_tensor(x, 1, ROPE / 2, freq), seen = ot_tensor(x, n, COLS, NULL);
+    struct op_index a = {.q = q,
+                         .k = k,
+                         .weight = w,
+                         .seen = seen,
+                         .n_head = H,
+                         .dim = D,
+                         .n_rope = ROPE,
+                         .n_top = 9,
+                         .scale = 0.25f,
+                         .style = ROPE_NEOX,
+                         .inv_freq = f,
+                         .attn_factor = 1,
+                         .kv_pool = kv,
+                         .layer = 1};
+    assert_int_equal(x->b->index(x->d, &a), 0);
+    a.n_top = 0;
+    assert_int_equal(x->b->index(x->d, &a), ERR_INVAL);
+    ot_take(x, seen, out + at * COLS);
+    ot_take(x, q, NULL);
+    ot_take(x, k, NULL);
+    ot_take(x, w, NULL);
+    ot_take(x, f, NULL);
+}
+
+static void test_index(void **st)
+{
+    (void)st;
+    static const enum dtype types[] = {DT_F32, DT_F16, DT_BF16, DT_I8, DT_F8};
+    static float data[40 * 125], want[40 * 48], got[40 * 48], parts[40 * 48];
+    ot_fill(data, sizeof data / sizeof *data, 1);
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+        for (int b = 0; b < ot_n; b++) {
+            const struct ot_back *x = &ot_backs[b];
+            struct kv_desc k = {.n_layer = 2,
+                                .n_kv_head = 1,
+                                .head_dim = 20,
+                                .n_block = 5,
+                                .dtype = types[t],
+                                .k_only = true};
+            struct dev_kv *kv;
+            struct err e = {0};
+            assert_int_equal(x->b->kv_open(x->d, &kv, &k, &e), 0);
+            index_step(x, kv, 0, 40, data, b ? got : want);
+            for (int at = 0; at < 40; at += 7)
+                index_step(x, kv, at, at + 7 > 40 ? 40 - at : 7, data, parts);
+            x->b->kv_close(x->d, kv);
+            for (int i = 0; i < 40; i++) {
+                int n = 0;
+                const float *u = (b ? got : want) + i * 48, *v = want + i * 48;
+                ot_same(x, "chunks", parts + i * 48, u, (size_t)i + 1);
+                for (int p = 0; p <= i; p++) {
+                    n += u[p] > -INFINITY;
+                    assert_true(u[p] == v[p] || fabsf(u[p] - v[p]) < 1e-4f);
+                }
+                assert_int_equal(n, i < 9 ? i + 1 : 9);
+            }
+        }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_mla),
+        cmocka_unit_test(test_index),
         cmocka_unit_test(test_one),
         cmocka_unit_test(test_errors),
     };
