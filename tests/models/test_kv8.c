@@ -134,7 +134,7 @@ static void test_quality(void **st)
         print_message(
             "%s: perplexity %.4f (%+.3f %%), top-1 %d of %d (%.2f %%), mean KL %.2g nats\n",
             kind[k], ppl, 100 * (ppl / base - 1), top1[k], N_TOK, 100.0 * top1[k] / N_TOK, kl[k]);
-        assert_true(fabs(ppl / base - 1) < (k == FP8 ? 0.01 : 0.002));
+        assert_true(fabs(ppl / base - 1) < (k == FP8 ? 0.02 : 0.002));
         assert_true(top1[k] * 1000 >= N_TOK * (k == FP8 ? 935 : 970));
         assert_true(kl[k] < (k == FP8 ? 1e-2 : 1.5e-3));
         eng_close(g[k]);
