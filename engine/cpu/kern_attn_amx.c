@@ -355,8 +355,8 @@ VI float row_top(const float *s, int from, int to)
     return ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
 }
 
-/* Scores to weights in place, by `scale` where there is one; their sum without it. The reference is a whole number, so
- * that splits differ by powers of 2. */
+/* Scores to weights in place, by `scale` where there is one; their sum without it, else of the weights as bf16 leaves them,
+ * so that their average has no error of its own. The reference is a whole number: splits differ by powers of 2. */
 VI float row_weights(float *s, const float *scale, int from, int to, float whole)
 {
     uint16_t *p = (uint16_t *)(void *)s;
@@ -365,13 +365,18 @@ VI float row_weights(float *s, const float *scale, int from, int to, float whole
     for (int i = from; i < to; i += 32) {
         __m512 a = exp2_whole(_mm512_loadu_ps(s + i), base);
         __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), base);
-        add = _mm512_add_ps(add, a);
-        add2 = _mm512_add_ps(add2, b);
         if (scale) {
+            add = _mm512_add_ps(add, a);
+            add2 = _mm512_add_ps(add2, b);
             a = _mm512_mul_ps(a, _mm512_loadu_ps(scale + i));
             b = _mm512_mul_ps(b, _mm512_loadu_ps(scale + i + 16));
         }
-        _mm512_storeu_si512(p + i, (__m512i)_mm512_cvtne2ps_pbh(b, a));
+        const __m512i r = (__m512i)_mm512_cvtne2ps_pbh(b, a);
+        if (!scale) {
+            add = _mm512_add_ps(add, as_f32(r, 0));
+            add2 = _mm512_add_ps(add2, as_f32(r, 1));
+        }
+        _mm512_storeu_si512(p + i, r);
     }
     return _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
 }
