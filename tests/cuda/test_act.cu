@@ -158,7 +158,8 @@ static void scales()
             Dev<float> dx(x);
             Dev<cu_count> c(1);
             cu_step s = step_of(c, -1, rows, 1);
-            struct cu_scale a = {{dx.p + shift, ld, CU_F32, d}, factor, cap, CU_ROWS_LOGIT};
+            struct cu_scale a = {
+                {dx.p + shift, ld, CU_F32, d}, factor, cap, 0, 0, 0, 0, CU_ROWS_LOGIT};
             CT_RUN(cu_scale(&a, &s, nullptr));
             std::vector<float> got = dx.get();
             untouched(got, rows, d, ld, shift);
@@ -178,7 +179,7 @@ static void refused()
     CT_CHECK(cu_act_mul(&m, &s, nullptr) == CU_BAD);
     struct cu_gather g = {{x.p, 8, CU_F32, 8}, {x.p + 32, 8, CU_BF16, 8}};
     CT_CHECK(cu_gather(&g, &s, nullptr) == CU_BAD);
-    struct cu_scale z = {{x.p, 7, CU_F32, 8}, 1, 0, CU_ROWS_ALL};
+    struct cu_scale z = {{x.p, 7, CU_F32, 8}, 1, 0, 0, 0, 0, 0, CU_ROWS_ALL};
     CT_CHECK(cu_scale(&z, &s, nullptr) == CU_BAD);
     z.x.ld = 8;
     z.softcap = NAN;
