@@ -4,6 +4,8 @@
  * first in line always fits, because sched_submit refused what never can. */
 #include "sched/sched_impl.h"
 
+#define COMING 4 /* blocks of a shared prefix that are worth waiting for */
+
 static int32_t rest(const struct seq *q)
 {
     return q->n_known - q->n_computed;
@@ -38,8 +40,34 @@ static struct seq *fork_source(const struct sreq *r, bool *coming)
     return NULL;
 }
 
-/* The choice of r to start next; NULL when all run, or should wait for a sibling's prompt. */
-static struct seq *startable(const struct sreq *r)
+/* Whether a running sequence is about to index more of r's prompt: r then waits, or both would compute it. */
+static bool prefix_coming(const struct sched *s, const struct sreq *q)
+{
+    const struct request *r = q->r;
+    const int32_t len = s->info.block_len, n = (r->n_prompt - 1) / len;
+    if (!s->prefix || s->states || r->prompt_logprobs >= 0)
+        return false;
+    for (int i = 0; i < s->n_run; i++) {
+        const struct seq *v = s->run[i];
+        const struct request *o = v->req->r;
+        int32_t have = v->n_indexed, most = o->n_prompt / len, b = 0;
+        if (most > n)
+            most = n;
+        if (have + COMING > most || o->cache_salt != r->cache_salt ||
+            !sched__req_before(s, v->req, q, rest(v),
+                               r->n_prompt)) /* it may itself wait for long */
+            continue;
+        while (b < have + COMING &&
+               !memcmp(r->prompt + b * len, o->prompt + b * len, (size_t)len * sizeof *o->prompt))
+            b++;
+        if (b == have + COMING)
+            return true;
+    }
+    return false;
+}
+
+/* The choice of r to start next; NULL when all run, or should wait for a sibling's or another's prompt. */
+static struct seq *startable(const struct sched *s, const struct sreq *r)
 {
     if (!r->n_ready || r->ended)
         return NULL;
@@ -47,7 +75,7 @@ static struct seq *startable(const struct sreq *r)
     while (q->state != SEQ_WAITING && q->state != SEQ_PREEMPTED)
         q++;
     bool coming;
-    if (q->n_known == r->r->n_prompt && !fork_source(r, &coming) && coming)
+    if (q->n_known == r->r->n_prompt && !fork_source(r, &coming) && (coming || prefix_coming(s, r)))
         return NULL;
     return (struct seq *)q;
 }
@@ -56,7 +84,7 @@ static struct seq *next_in_line(const struct sched *s)
 {
     struct seq *best = NULL;
     for (struct sreq *r = s->head; r; r = r->next) {
-        struct seq *q = startable(r);
+        struct seq *q = startable(s, r);
         if (q && (!best || sched__req_before(s, r, best->req, rest(q), rest(best))))
             best = q;
     }

@@ -141,6 +141,36 @@ static void test_fill(void **st)
     }
 }
 
+/* Requests that come together with one prefix: it is computed once, whoever shares nothing does not wait, and a request
+ * that is more urgent than the one at work does not either. */
+static void test_shared_at_once(void **st)
+{
+    (void)st;
+    for (int salted = 0; salted < 2; salted++) {
+        fake_reset(400);
+        rig_open((struct sched_opts){.step_tokens = 64, .policy = SCHED_PRIORITY});
+        uint64_t id[5];
+        for (int i = 0; i < 5; i++) {
+            struct request *r = rig_request(i < 4 ? 1 : 2, 200, 3);
+            r->prompt[199] = i;
+            r->cache_salt = salted && i ? 9 : 0;
+            r->priority = i == 3 ? -1 : 0;
+            id[i] = r->id;
+            sched_submit(rig.s, r);
+        }
+        rig_run(100);
+        /* 192 of 200 are whole blocks; the urgent one begins first, the others wait for it. */
+        int32_t cached = 0;
+        for (int i = 0; i < 5; i++) {
+            const struct event *d = rig_find(id[i], EV_DONE, 0, NULL);
+            assert_int_equal(d->n_output, 3);
+            cached += d->n_cached;
+        }
+        assert_int_equal(cached, (salted ? 2 : 3) * 192);
+        rig_close();
+    }
+}
+
 /* A budget below the number of streams: all of them progress in turns, prompts too. */
 static void test_tiny_budget(void **st)
 {
@@ -268,6 +298,7 @@ int main(void)
         cmocka_unit_test(test_stream_not_stalled),
         cmocka_unit_test(test_time_budget),
         cmocka_unit_test(test_fill),
+        cmocka_unit_test(test_shared_at_once),
         cmocka_unit_test(test_tiny_budget),
         cmocka_unit_test(test_victim),
         cmocka_unit_test(test_storm),
