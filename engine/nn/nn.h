@@ -132,7 +132,7 @@ void nn_begin(struct nn *n, bool dry);
 void nn_layouts(struct nn *n, const struct image_meta *m);
 /* Make the work buffer at least `bytes`; contents are lost. ERR_NOMEM. */
 int nn_reserve(struct nn *n, size_t bytes);
-void nn_close(struct nn *n);
+void nn_close(struct nn *n); /* the device stays open */
 /* Wait for everything; the run's result. e may be NULL. */
 int nn_end(struct nn *n, struct err *e);
 

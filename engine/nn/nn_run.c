@@ -53,7 +53,7 @@ void nn_close(struct nn *n)
         n->be->sync(n->dev);
         n->be->buf_free(n->dev, n->mem.buf);
     }
-    *n = (struct nn){0};
+    *n = (struct nn){.be = n->be, .dev = n->dev};
 }
 
 void nn_done(struct nn *n, const char *op, int rc)
