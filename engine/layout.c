@@ -165,7 +165,7 @@ static int memory_set(struct layout *l, const struct eng_opts *o, struct err *e)
     if (m->be->memory) { /* weights, KV and activations live in the device's own */
         size_t total;
         if (m->be->memory(&mem->available, &total))
-            return err_set(e, ERR_DEVICE, "device %s does not tell its memory: is there a GPU?",
+            return err_set(e, ERR_UNSUPPORTED, "device %s does not tell its memory: is there a GPU?",
                            m->be->name);
     }
     m->hp.n_ctx_run = o->n_ctx; /* what is served, if it is said */

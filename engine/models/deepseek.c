@@ -219,11 +219,14 @@ static int hparams_v32(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc || (rc = model_hp_read(hp, c, index_keys, sizeof index_keys / sizeof *index_keys, e)))
         return rc;
     if (hp->index.n_head > OPS_INDEX_MAX / hp->index.dim || hp->n_rot > hp->index.dim ||
-        hp->q_rank == 0)
+        hp->q_rank == 0) {
+        char name[200];
         return err_set(
             e, ERR_UNSUPPORTED,
-            "an index of %d heads of %d values, %d of them rotated, on queries of rank %d",
+            "%s makes an index of %d heads of %d values, %d of them rotated, on queries of rank %d",
+            ckpt_key_text(c, "attention.indexer.key_length", "index_head_dim", name, sizeof name),
             hp->index.n_head, hp->index.dim, hp->n_rot, hp->q_rank);
+    }
     hp->dim[DIM_INDEX_Q] = (int64_t)hp->index.n_head * hp->index.dim;
     hp->dim[DIM_INDEX_K] = hp->index.dim;
     hp->dim[DIM_INDEX_HEADS] = hp->index.n_head;

@@ -184,8 +184,10 @@ static int heads_set(struct model_hp *hp, struct ckpt *c, struct err *e)
     const int32_t n_kv[] = {hp->n_kv_head, hp->other.n_kv_head};
     for (int i = 0; i < 2; i++)
         if (dims[i] < 2 || dims[i] % 2 || n_kv[i] < 1 || hp->n_head % n_kv[i])
-            return err_set(e, ERR_INVAL, "gemma4: %d heads over %d of %d values", hp->n_head,
-                           n_kv[i], dims[i]);
+            return err_set(e, ERR_INVAL,
+                           "%s: %d heads over %d (head_count_kv, num_key_value_heads) of %d values "
+                           "(key_length, head_dim)",
+                           ckpt_is_hf(c) ? "config.json" : "gemma4", hp->n_head, n_kv[i], dims[i]);
     hp->n_rot_local = hp->other.head_dim;
     int64_t *d = hp->dim;
     d[DIM_HEAD] = hp->head_dim;
@@ -220,8 +222,13 @@ static int shares_set(struct model_hp *hp, struct ckpt *c, struct err *e)
         }
         l->share = of[l->local];
         l->user |= l->local ? LOCAL_SHARE : ALL_SHARE;
-        if (l->share == 0)
-            return err_set(e, ERR_INVAL, "gemma4: no layer has keys for layer %d to share", i);
+        if (l->share == 0) {
+            char name[200];
+            ckpt_key_text(c, "attention.shared_kv_layers", "num_kv_shared_layers", name,
+                          sizeof name);
+            return err_set(e, ERR_INVAL, "%s is %d of %d: no layer has keys for layer %d to share",
+                           name, (int)n, hp->n_layer, i);
+        }
     }
     return 0;
 }

@@ -183,6 +183,8 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc || (rc = model_hp_mamba2(hp, c, e)) || (rc = layers(hp, c, e)) ||
         (rc = model_hp_read(hp, c, limits, 1, e)))
         return rc;
+    if (hp->state.dt_min > hp->state.dt_max)
+        return err_set(e, ERR_INVAL, "config.json: time_step_min is beyond time_step_limit");
     model_state_set(hp);
     return 0;
 }
