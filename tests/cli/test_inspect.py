@@ -71,6 +71,8 @@ class Files(unittest.TestCase):
         o = json.loads(run("inspect", "--json", out)[1])
         self.assertIn("Q5_0", o["types"])  # rows of 64: no whole blocks of Q4_K
         self.assertFalse(os.path.exists(out + ".part"))
+        self.assertEqual(run("quantize", "--quiet", self.folder, out, "Q8_0"), (0, "", ""))
+        self.assertIn("Q8_0", json.loads(run("inspect", "--json", out)[1])["types"])
 
     def test_errors(self):
         out = os.path.join(self.tmp.name, "no.gguf")
@@ -78,7 +80,7 @@ class Files(unittest.TestCase):
                                  (["inspect", DATA + "/gguf-tiny/bad-offset-beyond.gguf"], 1, "bad-offset-beyond"),
                                  (["quantize", self.gguf, out], 2, "types:"),
                                  (["quantize", self.gguf, out, "Q9"], 1, "Q9"),
-                                 (["quantize", self.folder, out, "Q8_0"], 1, "folder"),
+                                 (["quantize", DATA + "/folders/rwkv", out, "Q8_0"], 1, ".safetensors"),
                                  (["quantize", self.gguf, self.gguf, "Q8_0"], 1, "itself")):
             got = run(*args)
             self.assertEqual(got[0], code, args)
