@@ -255,19 +255,19 @@ __device__ __forceinline__ void fetch(const attn_args &a, typename kv_type<S>::T
                                       const int32_t *table, int kvh, int v, int col, int at, int n,
                                       int lo, int hi, int me, int threads)
 {
-    typedef typename kv_type<S>::T T;
     if constexpr (kv_type<S>::code) {
         fetch_codes<D>(a, tile, table, kvh, v, col, at, n, lo, hi, me, threads);
-        return;
-    }
+    } else {
+        typedef typename kv_type<S>::T T;
 #pragma unroll 1 /* more addresses at once cost registers that the sums need */
-    for (int i = me; i < n * (D / 8); i += threads) {
-        const int r = i / (D / 8), c = i % (D / 8), pos = at + r;
-        const bool ok = pos >= lo && pos <= hi && col + c * 8 < a.head_dim;
-        const T *src = (const T *)a.pool;
-        if (ok)
-            src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + col + c * 8;
-        ptx::cp_async16(chunk<D>(tile, r, c), src, ok);
+        for (int i = me; i < n * (D / 8); i += threads) {
+            const int r = i / (D / 8), c = i % (D / 8), pos = at + r;
+            const bool ok = pos >= lo && pos <= hi && col + c * 8 < a.head_dim;
+            const T *src = (const T *)a.pool;
+            if (ok)
+                src += attn_at(a, table[pos / PAGE], pos % PAGE, kvh, v) + col + c * 8;
+            ptx::cp_async16(chunk<D>(tile, r, c), src, ok);
+        }
     }
 }
 
