@@ -22,7 +22,7 @@ LOCAL = {
     ("attn_any", None): (16, "the fallback for shapes that tensor cores don't take; not tuned"),
     ("gemm_quant", "sm_100"): (8, "one of its instances (six bits, groups of 16, few rows) spills 28 bytes there, none on sm_80 and sm_90a"),
     ("mla_kv", None): (40, "as rope_kv: sinf and cosf of large angles; into int8 and fp8 up to 16 bytes spilled a row"),
-    ("index_kv", None): (32, "as rope_kv: sinf and cosf of large angles"),
+    ("index_kv", None): (40, "as rope_kv: sinf and cosf of large angles; into int8 up to 16 bytes spilled a row"),
     ("index_score", None): (16, "up to 24 bytes spilled a tile of scores in five of its instances; not tuned on a device"),
     ("attn_decode", "sm_80"): (16, "of int8 and fp8 KV: up to 28 bytes spilled a page, none on sm_90a and sm_100; not tuned on a device"),
     ("mla_attn", None): (120, "32 latent values a thread and half as many sums: up to 112 bytes spilled a row, 288 of int8 and fp8; not tuned on a device"),
