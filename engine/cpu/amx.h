@@ -1,4 +1,4 @@
-/* What the attention kernels on AMX tiles share. Included by kern_*_amx.c alone, inside their ISA. */
+/* What the kernels on AMX tiles share. Included by kern_*_amx.c alone, inside their ISA. */
 #ifndef ENGINE_CPU_AMX_H
 #define ENGINE_CPU_AMX_H
 

@@ -4,40 +4,13 @@
 #include "engine/cpu/kern.h"
 
 #ifdef CPU_ISA_amx
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
-#define TILE              1024 /* bytes */
-#define ROWS              CPU_ATTEND_ROWS
-#define KEYS              CPU_ATTEND_CHUNK
-#define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
+#include "engine/cpu/amx.h"
 
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-static void tiles_open(void)
-{
-    struct tile_config t = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        t.rows[i] = 16;
-        t.row_bytes[i] = 64;
-    }
-    MEMORY_BARRIER(&t);
-    _tile_loadconfig(&t);
-}
-
-/* 16 floats, zeros behind the first n. */
-static __m512 load_n(const float *p, int n)
-{
-    return n >= 16  ? _mm512_loadu_ps(p)
-           : n <= 0 ? _mm512_setzero_ps()
-                    : _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p);
-}
-
+#define ROWS CPU_ATTEND_ROWS
+#define KEYS CPU_ATTEND_CHUNK
 /* 16 rows of 16 words, rows to columns. */
 static void transpose(__m512i r[16])
 {
@@ -72,8 +45,8 @@ static void pack_k(void *dst, const float *k, int64_t ld, int n, int hd)
     for (int c = 0; c < (hd + 31) / 32; c++) {
         for (int j = 0; j < 16; j++) {
             const float *x = k + j * ld + 32 * c;
-            __m512 lo = load_n(x, j < n ? hd - 32 * c : 0),
-                   hi = load_n(x + 16, j < n ? hd - 32 * c - 16 : 0);
+            __m512 lo = amx_load_n(x, j < n ? hd - 32 * c : 0),
+                   hi = amx_load_n(x + 16, j < n ? hd - 32 * c - 16 : 0);
             r[j] = (__m512i)_mm512_cvtne2ps_pbh(hi, lo);
         }
         transpose(r);
@@ -86,17 +59,14 @@ static void pack_k(void *dst, const float *k, int64_t ld, int n, int hd)
 static void pack_v(void *dst, const float *v, int64_t ld, int n, int hd)
 {
     char *out = dst;
-    uint16_t order[32];
-    for (int i = 0; i < 32; i++)
-        order[i] = (uint16_t)(i / 2 + (i & 1) * 16);
-    const __m512i pairs = _mm512_loadu_si512(order);
+    const __m512i pairs = amx_pair_order();
     for (int c = 0; c < (hd + 15) / 16; c++)
         for (int i = 0; i < 16; i++) {
             int left = hd - 16 * c;
-            __m512 a = load_n(v + 2 * i * ld + 16 * c, 2 * i < n ? left : 0);
-            __m512 b = load_n(v + (2 * i + 1) * ld + 16 * c, 2 * i + 1 < n ? left : 0);
+            __m512 a = amx_load_n(v + 2 * i * ld + 16 * c, 2 * i < n ? left : 0);
+            __m512 b = amx_load_n(v + (2 * i + 1) * ld + 16 * c, 2 * i + 1 < n ? left : 0);
             _mm512_storeu_si512(
-                out + c * TILE + i * 64,
+                out + c * AMX_TILE + i * 64,
                 _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(b, a)));
         }
 }
@@ -127,8 +97,8 @@ struct work {
 static void scores(const struct work *w, const char *k, int n_blk)
 {
     int n_c = w->hd32 / 32;
-    size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * TILE;
-    MEMORY_BARRIER(w->q);
+    size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
+    AMX_BARRIER(w->q);
     for (int b = 0; b < n_blk; b += 2) {
         const char *k0 = k + (size_t)b * block;
         _tile_zero(0);
@@ -137,9 +107,9 @@ static void scores(const struct work *w, const char *k, int n_blk)
         _tile_zero(3);
         for (int c = 0; c < n_c; c++) {
             _tile_loadd(4, w->q + c * 32, ldq);
-            _tile_loadd(6, k0 + c * TILE, 64);
+            _tile_loadd(6, k0 + c * AMX_TILE, 64);
             _tile_dpbf16ps(0, 4, 6);
-            _tile_loadd(7, k0 + block + c * TILE, 64);
+            _tile_loadd(7, k0 + block + c * AMX_TILE, 64);
             _tile_dpbf16ps(1, 4, 7);
             _tile_loadd(5, w->q + 16 * w->hd32 + c * 32, ldq);
             _tile_dpbf16ps(2, 5, 6);
@@ -150,7 +120,7 @@ static void scores(const struct work *w, const char *k, int n_blk)
         _tile_stored(2, w->s + 16 * KEYS + b * 16, KEYS * 4);
         _tile_stored(3, w->s + 16 * KEYS + b * 16 + 16, KEYS * 4);
     }
-    MEMORY_BARRIER(w->s);
+    AMX_BARRIER(w->s);
 }
 
 /* Scores of n keys to weights, zeros up to n_pad; rescales the row's sums to the new maximum. */
@@ -189,8 +159,8 @@ static void softmax_row(struct work *w, int r, int n, int n_pad)
 static void values(const struct work *w, const char *v, int n_pair)
 {
     int n_c = w->hd16 / 16;
-    size_t ldo = (size_t)w->hd16 * 4, block = (size_t)n_c * TILE;
-    MEMORY_BARRIER(w->p);
+    size_t ldo = (size_t)w->hd16 * 4, block = (size_t)n_c * AMX_TILE;
+    AMX_BARRIER(w->p);
     for (int c = 0; c < n_c; c += 2) {
         bool two = c + 1 < n_c;
         float *o = w->o + c * 16, *o2 = o + 16 * w->hd16;
@@ -201,14 +171,14 @@ static void values(const struct work *w, const char *v, int n_pair)
             _tile_loadd(3, o2 + 16, ldo);
         }
         for (int i = 0; i < n_pair; i++) {
-            const char *v0 = v + (size_t)i * block + (size_t)c * TILE;
+            const char *v0 = v + (size_t)i * block + (size_t)c * AMX_TILE;
             _tile_loadd(4, w->p + i * 32, KEYS * 2);
             _tile_loadd(5, w->p + 16 * KEYS + i * 32, KEYS * 2);
             _tile_loadd(6, v0, 64);
             _tile_dpbf16ps(0, 4, 6);
             _tile_dpbf16ps(1, 5, 6);
             if (two) {
-                _tile_loadd(7, v0 + TILE, 64);
+                _tile_loadd(7, v0 + AMX_TILE, 64);
                 _tile_dpbf16ps(2, 4, 7);
                 _tile_dpbf16ps(3, 5, 7);
             }
@@ -220,7 +190,7 @@ static void values(const struct work *w, const char *v, int n_pair)
             _tile_stored(3, o2 + 16, ldo);
         }
     }
-    MEMORY_BARRIER(w->o);
+    AMX_BARRIER(w->o);
 }
 
 static void work_open(struct work *w, const struct cpu_attend_tile *t)
@@ -239,8 +209,8 @@ static void work_open(struct work *w, const struct cpu_attend_tile *t)
         w->sum[r] = 0;
         for (int d = 0; d < w->hd32; d += 32) {
             int left = r < t->n_row ? t->head_dim - d : 0;
-            __m512 lo = _mm512_mul_ps(load_n(q + d, left), scale),
-                   hi = _mm512_mul_ps(load_n(q + d + 16, left - 16), scale);
+            __m512 lo = _mm512_mul_ps(amx_load_n(q + d, left), scale),
+                   hi = _mm512_mul_ps(amx_load_n(q + d + 16, left - 16), scale);
             _mm512_storeu_si512(w->q + r * w->hd32 + d, (__m512i)_mm512_cvtne2ps_pbh(hi, lo));
         }
     }
@@ -251,9 +221,9 @@ static void tile(const struct cpu_attend_tile *t)
 {
     struct work w;
     work_open(&w, t);
-    size_t k_step = (size_t)(w.hd32 / 32) * TILE * (KEYS / 16),
-           v_step = (size_t)(w.hd16 / 16) * TILE * (KEYS / 32);
-    tiles_open();
+    size_t k_step = (size_t)(w.hd32 / 32) * AMX_TILE * (KEYS / 16),
+           v_step = (size_t)(w.hd16 / 16) * AMX_TILE * (KEYS / 32);
+    amx_open(16);
     for (int at = 0, c = 0; at < t->n_key; at += KEYS, c++) {
         int n = t->n_key - at < KEYS ? t->n_key - at : KEYS, n_pad = (n + 31) / 32 * 32;
         scores(&w, t->k + (size_t)c * k_step, n_pad / 16);

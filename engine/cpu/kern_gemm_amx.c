@@ -9,31 +9,22 @@
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
+#include "engine/cpu/amx.h"
 
-#define TILE 1024 /* bytes */
 /* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
 #define PREFETCH 2048
 /* Most rows that go without tiles. */
 #define FEW_MAX 4
 
 /* Tiles 0 and 1: results and 2: activations of full blocks, 3 to 5: of the last block; 6 and 7: weights. */
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* The compiler does not know that a tile load reads memory. */
-#define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
-
 static void tiles_open(int group, int last_rows)
 {
-    struct tile_config t = {.palette = 1};
+    struct amx_config t = {.palette = 1};
     for (int i = 0; i < 8; i++) {
         t.rows[i] = (uint8_t)(i < 3 ? 16 : i < 6 ? last_rows : group / 2);
         t.row_bytes[i] = (uint16_t)(i == 2 || i == 5 ? group * 2 : 64);
     }
-    MEMORY_BARRIER(&t);
+    AMX_BARRIER(&t);
     _tile_loadconfig(&t);
 }
 
@@ -183,8 +174,8 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
 
 /* A worker's scratch. */
 struct tile_work {
-    uint8_t res[2][BATCH * PAIR * TILE]; /* [group][panel] */
-    uint8_t tiles[PAIR][SEGMENT * TILE];
+    uint8_t res[2][BATCH * PAIR * AMX_TILE]; /* [group][panel] */
+    uint8_t tiles[PAIR][SEGMENT * AMX_TILE];
     float sum[GEMM_ROWS_MAX / GEMM_ROWS + 1][PAIR][GEMM_ROWS * LANES];
 };
 _Static_assert(sizeof(struct tile_work) <= GEMM_WBUF_MIN, "gemm_wbuf_bytes");
@@ -201,7 +192,7 @@ struct batch {
         _tile_zero(c_tile);                                                                        \
         _tile_dpbf16ps(c_tile, x_tile, w_tile);                                                    \
         _tile_stored(c_tile, res, 64);                                                             \
-        res += TILE;                                                                               \
+        res += AMX_TILE;                                                                           \
     } while (0)
 
 INLINE void batch_tiles(const struct gemm_spec s, const bool full, const int n_panel, int rows,
@@ -209,12 +200,12 @@ INLINE void batch_tiles(const struct gemm_spec s, const bool full, const int n_p
                         struct tile_work *t, int slot)
 {
     const int per = GEMM_CHUNK / s.group;
-    MEMORY_BARRIER(t);
+    AMX_BARRIER(t);
     for (int i = 0; i < b->n; i++) {
         const int64_t g = b->g + i;
         const uint16_t *xt = xb + g / per * rows * GEMM_CHUNK + g % per * 16;
-        const uint8_t *wt = t->tiles[0] + (g - g0) * (TILE / per);
-        uint8_t *res = t->res[slot] + i * PAIR * TILE;
+        const uint8_t *wt = t->tiles[0] + (g - g0) * (AMX_TILE / per);
+        uint8_t *res = t->res[slot] + i * PAIR * AMX_TILE;
         if (full) { /* the next block's rows, out of the second-level cache */
             UNROLL(16)
             for (int r = 0; r < GEMM_ROWS && ahead; r++)
@@ -225,13 +216,13 @@ INLINE void batch_tiles(const struct gemm_spec s, const bool full, const int n_p
             _tile_loadd(5, xt, 64);
             PRODUCT(3, 5, 6);
         }
-        wt += SEGMENT * TILE;
+        wt += SEGMENT * AMX_TILE;
         if (n_panel == 2 && full)
             PRODUCT(1, 2, 7);
         else if (n_panel == 2)
             PRODUCT(4, 5, 7);
     }
-    MEMORY_BARRIER(t);
+    AMX_BARRIER(t);
 }
 
 /* Adds the batch's results to the sums of n rows (>= the block's). Rows of results past the block's are whatever was there:
@@ -248,7 +239,8 @@ INLINE void batch_sum(const struct gemm_call *c, const struct gemm_spec s, const
         for (int r = 0; r < n; r++)
             acc[r] = v_load(sum + r * LANES);
         for (int i = 0; i < b->n; i++) {
-            const float *res = (const float *)(const void *)(t->res[slot] + (i * PAIR + q) * TILE);
+            const float *res =
+                (const float *)(const void *)(t->res[slot] + (i * PAIR + q) * AMX_TILE);
             vf d, m;
             group_scale(scales, s, b->g + i, &d, &m);
             UNROLL(16)
@@ -287,7 +279,7 @@ INLINE void panel_pair(const struct gemm_call *c, const struct gemm_spec s, cons
                 UNROLL(8)
                 for (size_t k = 0; k < gemm_chunk_bytes(s, LANES); k += 64)
                     _mm_prefetch((const char *)chunk + PREFETCH + k, _MM_HINT_T0);
-                chunk_expand(s, chunk, t->tiles[q] + (i - at) * TILE);
+                chunk_expand(s, chunk, t->tiles[q] + (i - at) * AMX_TILE);
             }
         const int64_t g0 = at * per, g1 = end * per;
         for (now.block = 0; now.block < (flush ? 1 : n_block); now.block++)
@@ -537,7 +529,7 @@ static void bias_tile(const struct gemm_call *c, int panel, float *t)
 static void part_store(const struct gemm_call *c, int64_t col, int64_t row, int rows,
                        const float *res)
 {
-    MEMORY_BARRIER(res);
+    AMX_BARRIER(res);
     for (int r = 0; r < rows; r++)
         for (int64_t i = 0; i < c->n_out - col; i++)
             c->y[(row + r) * c->ldy + col + i] = res[r * 16 + i];
@@ -555,7 +547,7 @@ static void bf16_2x2(const struct gemm_call *c, int p, int64_t row, const float 
     _tile_loadd(1, bias + 256, 64);
     _tile_loadd(2, bias, 64);
     _tile_loadd(3, bias + 256, 64);
-    for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += GEMM_ROWS * GEMM_CHUNK) {
+    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += GEMM_ROWS * GEMM_CHUNK) {
         _tile_loadd(4, x, 64);
         _tile_loadd(6, w, 64);
         _tile_loadd(7, w + c->panel_bytes, 64);
@@ -578,12 +570,12 @@ static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int r
     const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
     const uint16_t *x = c->xb + row * c->n_in;
     float *res = c->wbuf, *bias = res + 256;
-    MEMORY_BARRIER(bias);
+    AMX_BARRIER(bias);
     _tile_loadd(0, bias, 64);
     _tile_loadd(1, bias + 256, 64);
     _tile_loadd(2, bias + 512, 64);
     _tile_loadd(3, bias + 768, 64);
-    for (int64_t i = 0; i < n_chunk; i++, w += TILE, x += step) {
+    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += step) {
         _tile_loadd(4, x, 64);
         _tile_loadd(6, w, 64);
         _tile_dpbf16ps(0, 4, 6);
@@ -609,37 +601,26 @@ static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int r
         STORE(3, p + 3, row);
 }
 
-static void bf16_tiles(int rows)
-{
-    struct tile_config t = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        t.rows[i] = (uint8_t)(i < 6 ? rows : 16);
-        t.row_bytes[i] = 64;
-    }
-    MEMORY_BARRIER(&t);
-    _tile_loadconfig(&t);
-}
-
 void gemm__amx_bf16(const struct gemm_call *c)
 {
     const int64_t n_full = c->m / GEMM_ROWS * GEMM_ROWS;
     const int last = (int)(c->m - n_full);
     float *bias = (float *)c->wbuf + 256; /* [4] tiles */
     if (n_full)
-        bf16_tiles(GEMM_ROWS);
+        amx_open(GEMM_ROWS);
     for (int p = 0; n_full && p < c->n_panel; p += 2) {
         int64_t row = 0;
         const int n = c->n_panel - p < 2 ? 1 : 2;
         for (int i = 0; i < n; i++)
             bias_tile(c, p + i, bias + 256 * i);
-        MEMORY_BARRIER(bias);
+        AMX_BARRIER(bias);
         for (; n == 2 && row + 2 * GEMM_ROWS <= n_full; row += 2 * GEMM_ROWS)
             bf16_2x2(c, p, row, bias);
         for (; row < n_full; row += GEMM_ROWS)
             bf16_1x4(c, p, n, row, GEMM_ROWS);
     }
     if (last)
-        bf16_tiles(last);
+        amx_open(last);
     for (int p = 0; last && p < c->n_panel; p += 4) {
         const int n = c->n_panel - p < 4 ? c->n_panel - p : 4;
         for (int i = 0; i < n; i++)
@@ -647,7 +628,7 @@ void gemm__amx_bf16(const struct gemm_call *c)
         bf16_1x4(c, p, n, n_full, last);
     }
     _tile_release();
-    MEMORY_BARRIER(c->y);
+    AMX_BARRIER(c->y);
 }
 
 #endif
