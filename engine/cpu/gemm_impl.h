@@ -164,7 +164,10 @@ struct cpu_gemm_kern {
 /* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */
 void gemm__amx_prep(const struct gemm_prep *p);
 gemm_fn gemm__amx_bf16;
-#define X(name, ...) gemm_fn gemm__amx_##name;
+/* gemm__few_*: few rows without tiles, with the same bits (kern_gemm_few.c); false: too many. MXCSR flushes. */
+#define X(name, ...)                                                                               \
+    gemm_fn gemm__amx_##name;                                                                      \
+    bool gemm__few_##name(const struct gemm_call *c);
 GEMM_QUANT_LAYOUTS(X)
 #undef X
 

@@ -13,8 +13,6 @@
 
 /* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
 #define PREFETCH 2048
-/* Most rows that go without tiles. */
-#define FEW_MAX 4
 
 /* Tiles 0 and 1: results and 2: activations of full blocks, 3 to 5: of the last block; 6 and 7: weights. */
 static void tiles_open(int group, int last_rows)
@@ -324,152 +322,6 @@ INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
     _tile_release();
 }
 
-/* ---- few rows: no tiles ---- */
-
-/* A tile product sums even and odd values of a row apart, in order, by fused multiply-adds that flush denormal numbers,
- * then adds both: vectors of f32 give the same bits, and need no tiles of weights to be built. */
-
-/* Up to how many rows that is faster: the more bits, the dearer a tile is. */
-INLINE int few_max(const struct gemm_spec s)
-{
-    return s.bits == 4 ? 1 : s.bits == 5 ? 2 : FEW_MAX;
-}
-
-/* f32 of byte b of every lane (4 bits: of its low or high four, h). Bits above a code are noise. */
-INLINE __m512 few_value(const struct gemm_spec s, __m512i q, int b, int h)
-{
-    if (s.level == LEVEL_E4M3)
-        return (__m512)v_e4m3((vu)_mm512_srli_epi32(q, (unsigned)(8 * b)));
-    q = _mm512_srli_epi32(q, (unsigned)(8 * b + (s.bits == 4 ? 4 * h : 0)));
-    if (s.bits > 5) { /* the integer into the mantissa of 2^23 */
-        const __m512i mask = _mm512_set1_epi32((1 << s.bits) - 1);
-        q = _mm512_ternarylogic_epi32(q, mask, _mm512_set1_epi32(0x4b000000), 0xea);
-        return _mm512_sub_ps(_mm512_castsi512_ps(q), _mm512_set1_ps((float)(0x800000 + s.bias)));
-    }
-    float t[32];
-    UNROLL(32)
-    for (int i = 0; i < 32; i++)
-        t[i] = s.level == LEVEL_INT   ? (float)(i - s.bias)
-               : s.level == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
-                                      : bf16_to_f32(f32_to_bf16(quant_levels_nf4[i & 15]));
-    if (s.bits == 4)
-        return _mm512_permutexvar_ps(q, _mm512_loadu_ps(t));
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(t), q, _mm512_loadu_ps(t + 16));
-}
-
-/* Bytes with the codes k = 16h + 4i + b of a chunk, of 5 and 6 bits with all their bits; 4 bits: both halves. */
-INLINE __m512i few_bytes(const struct gemm_spec s, const uint8_t *chunk, int i, int h)
-{
-    const __m512i v = _mm512_loadu_si512(chunk + (i + (s.bits == 8 ? 4 * h : 0)) * 64);
-    if (s.bits == 8 || s.bits == 4)
-        return v;
-    __m512i q = _mm512_srli_epi32(v, (unsigned)(4 * h));
-    UNROLL(2)
-    for (int plane = 0; plane < s.bits - 4; plane++) {
-        const int to = 4 + plane, from = 4 * h + i; /* gemm_high_bit */
-        __m512i bit = _mm512_loadu_si512(chunk + (4 + plane) * 64);
-        bit = from >= to ? _mm512_srli_epi32(bit, (unsigned)(from - to))
-                         : _mm512_slli_epi32(bit, (unsigned)(to - from));
-        const __m512i low = _mm512_set1_epi8((char)((1 << to) - 1));
-        q = _mm512_ternarylogic_epi32(low, q, bit, 0xca); /* low ? q : bit */
-    }
-    return q;
-}
-
-/* One group of n rows and n_panel panels: the results that tile products would have. x: 32 f32 a row in the order of xb.
- * One row alone waits for its sums: two panels at a time keep the multipliers busy. */
-INLINE void few_group(const struct gemm_spec s, const int n, const int n_panel,
-                      const uint8_t *chunk, size_t panel_bytes, const int h0, const int h1,
-                      const float *x, __m512 *sum)
-{
-    __m512 even[FEW_MAX], odd[FEW_MAX];
-    UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++)
-        even[r] = odd[r] = _mm512_setzero_ps();
-    UNROLL(2)
-    for (int h = h0; h < h1; h++)
-        UNROLL(4)
-    for (int i = 0; i < 4; i++)
-        UNROLL(2)
-    for (int p = 0; p < n_panel; p++) {
-        const __m512i q = few_bytes(s, chunk + (size_t)p * panel_bytes, i, h);
-        UNROLL(2)
-        for (int o = 0; o < 2; o++) {
-            const __m512 a = few_value(s, q, o, h), b = few_value(s, q, o + 2, h);
-            const float *at = x + 2 * (8 * h + 2 * i + o);
-            UNROLL(4)
-            for (int r = 0; r < n; r++, at += GEMM_CHUNK) {
-                const int t = p * n + r;
-                even[t] = _mm512_fmadd_ps(a, _mm512_set1_ps(at[0]), even[t]);
-                odd[t] = _mm512_fmadd_ps(b, _mm512_set1_ps(at[1]), odd[t]);
-            }
-        }
-    }
-    UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++) /* the tile was zero: makes +0 of -0 */
-        sum[r] = _mm512_add_ps(_mm512_add_ps(even[r], odd[r]), _mm512_setzero_ps());
-}
-
-/* xb as f32, [n_chunk][n][32]. */
-static void few_widen(const struct gemm_call *c, float *x)
-{
-    for (int64_t i = 0; i < c->m * c->n_in; i += 16) {
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(c->xb + i));
-        _mm512_store_si512(x + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
-    }
-}
-
-INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n,
-                       const int n_panel, int p, const float *x)
-{
-    const int per = GEMM_CHUNK / s.group;
-    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
-    const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
-    vf acc[FEW_MAX];
-    UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++)
-        acc[r] = v_set(0);
-    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, x += n * GEMM_CHUNK) {
-        UNROLL(2)
-        for (int q = 0; q < n_panel; q++)
-            for (size_t b = 0; b < gemm_chunk_bytes(s, LANES); b += 64)
-                _mm_prefetch((const char *)chunk + (size_t)q * c->panel_bytes + PREFETCH + b,
-                             _MM_HINT_T0);
-        UNROLL(2)
-        for (int j = 0; j < per; j++) {
-            const int64_t g = i * per + j;
-            __m512 sum[FEW_MAX];
-            few_group(s, n, n_panel, chunk, c->panel_bytes, j, per == 2 ? j + 1 : 2, x, sum);
-            UNROLL(2)
-            for (int q = 0; q < n_panel; q++) {
-                vf d, m;
-                group_scale(scales + (size_t)q * c->panel_bytes, s, g, &d, &m);
-                UNROLL(4)
-                for (int r = 0; r < n; r++) {
-                    acc[q * n + r] = v_fma((vf)sum[q * n + r], d, acc[q * n + r]);
-                    if (s.has_min)
-                        acc[q * n + r] = v_fma(v_set(c->xs[g * GEMM_ROWS + r]), m, acc[q * n + r]);
-                }
-            }
-        }
-        chunk += gemm_chunk_bytes(s, LANES);
-    }
-    UNROLL(2)
-    for (int q = 0; q < n_panel; q++)
-        rows_store(c, p + q, 0, n, acc + q * n);
-}
-
-INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const int n)
-{
-    float *x = c->wbuf;
-    int p = 0;
-    few_widen(c, x);
-    for (; n == 1 && p + 1 < c->n_panel; p += 2)
-        few_panels(c, s, n, 2, p, x);
-    for (; p < c->n_panel; p++)
-        few_panels(c, s, n, 1, p, x);
-}
-
 /* Denormal numbers are zeros in tile products always, and so they are in all that surrounds them. */
 #define MXCSR_FLUSH 0x8040
 
@@ -479,16 +331,7 @@ INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const 
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
         const unsigned csr = _mm_getcsr();                                                         \
         _mm_setcsr(csr | MXCSR_FLUSH);                                                             \
-        const int few = c->m <= few_max(s) ? (int)c->m : 0;                                        \
-        if (few == 1)                                                                              \
-            few_rows(c, s, 1);                                                                     \
-        else if (few == 2 && few_max(s) >= 2)                                                      \
-            few_rows(c, s, 2);                                                                     \
-        else if (few == 3 && few_max(s) >= 3)                                                      \
-            few_rows(c, s, 3);                                                                     \
-        else if (few == 4 && few_max(s) >= 4)                                                      \
-            few_rows(c, s, 4);                                                                     \
-        else                                                                                       \
+        if (!gemm__few_##name(c))                                                                  \
             quant_panels(c, s);                                                                    \
         _mm_setcsr(csr);                                                                           \
     }
