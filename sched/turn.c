@@ -15,6 +15,10 @@
 #include "engine/base/thread.h"
 
 #define WARM_US 1000
+/* However much a class is owed, it takes it in pieces while another waits: at most 1.5 times a usual turn of the waiting
+ * one (over their shares), so that a long turn (a prefill) is not followed by a pause as long. Debts shrink still. */
+#define PIECE     1.5
+#define PIECE_MIN 2000 /* microseconds */
 
 struct turn_user {
     struct turn *t;
@@ -29,10 +33,12 @@ struct turn {
         int share;
         double v;                        /* microseconds used over share */
         int64_t used_us, warm_us;        /* counts as busy until warm_us */
+        int64_t usual_us;                /* a turn: the shorter ones count, it grows slowly */
         struct turn_user *first, **last; /* waiting, in order */
     } c[TURN_N_CLASS];
     struct turn_user *holder;
     int64_t since_us; /* the holder's time up to here is accounted for */
+    int64_t taken_us; /* when it took the device */
     int n_user;
     atomic_int n_wait; /* read without the lock by turn_yield */
 };
@@ -143,6 +149,19 @@ static void enqueue(struct turn *t, struct turn_user *u, bool front)
     atomic_fetch_add_explicit(&t->n_wait, 1, memory_order_relaxed);
 }
 
+static void hand(struct turn *t, int to, int64_t now)
+{
+    struct turn_class_state *c = &t->c[to];
+    struct turn_user *u = c->first;
+    c->first = u->next;
+    if (!c->first)
+        c->last = &c->first;
+    atomic_fetch_sub_explicit(&t->n_wait, 1, memory_order_relaxed);
+    t->holder = u;
+    t->since_us = t->taken_us = now;
+    pthread_cond_signal(&u->wake);
+}
+
 /* The device is free: name the next holder, or nobody while a class with a better claim is only away for a moment;
  * *until is then when to ask again. */
 static void pick(struct turn *t, int64_t now, int64_t *until)
@@ -162,15 +181,14 @@ static void pick(struct turn *t, int64_t now, int64_t *until)
         pthread_cond_signal(&t->c[best].first->wake); /* it watches the clock */
         return;
     }
-    struct turn_class_state *c = &t->c[best];
-    struct turn_user *u = c->first;
-    c->first = u->next;
-    if (!c->first)
-        c->last = &c->first;
-    atomic_fetch_sub_explicit(&t->n_wait, 1, memory_order_relaxed);
-    t->holder = u;
-    t->since_us = now;
-    pthread_cond_signal(&u->wake);
+    hand(t, best, now);
+}
+
+/* Has the holder had its piece while class i waits? */
+static bool piece_over(const struct turn *t, int i, int64_t now)
+{
+    double piece = PIECE * (double)t->c[i].usual_us * t->c[t->holder->c].share / t->c[i].share;
+    return (double)(now - t->taken_us) >= (piece > PIECE_MIN ? piece : PIECE_MIN);
 }
 
 /* Until u holds the device. A wake-up without reason finds it with somebody else, or free and asks again: harmless. */
@@ -213,7 +231,12 @@ void turn_give(struct turn_user *u)
     pthread_mutex_lock(&t->lock);
     CHECK(t->holder == u);
     charge(t, now);
-    t->c[u->c].warm_us = now + WARM_US;
+    struct turn_class_state *c = &t->c[u->c];
+    int64_t turn_us = now - t->taken_us;
+    c->usual_us = turn_us < c->usual_us || !c->usual_us
+                      ? turn_us
+                      : c->usual_us + (turn_us - c->usual_us) / 16;
+    c->warm_us = now + WARM_US;
     t->holder = NULL;
     pick(t, now, &until);
     pthread_mutex_unlock(&t->lock);
@@ -225,16 +248,22 @@ int64_t turn_yield(struct turn_user *u)
         return 0;
     struct turn *t = u->t;
     int64_t until, from = clock_us(), waited = 0;
-    bool better = false;
+    int next = -1;
     pthread_mutex_lock(&t->lock);
     CHECK(t->holder == u);
     charge(t, from);
     for (int i = 0; i < TURN_N_CLASS; i++)
-        better |= i != (int)u->c && t->c[i].first && t->c[i].v < t->c[u->c].v;
-    if (better) {
+        if (i != (int)u->c && t->c[i].first && (next < 0 || t->c[i].v < t->c[next].v) &&
+            (t->c[i].v < t->c[u->c].v || piece_over(t, i, from)))
+            next = i;
+    if (next >= 0) {
+        bool owed = t->c[next].v < t->c[u->c].v;
         t->holder = NULL;
         enqueue(t, u, true); /* its class goes on with this step before any other */
-        pick(t, from, &until);
+        if (owed)
+            pick(t, from, &until);
+        else
+            hand(t, next, from);
         wait_for(t, u);
         waited = clock_us() - from;
     }

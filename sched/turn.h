@@ -1,6 +1,7 @@
 /* Who may use a device that several models share: the engine threads of one process take turns, so that a token step
  * and a denoising step never fight for the same processors, and each kind gets its share of the time. A long image step
- * gives the device up between its operations when a text step waits (turn_yield), within what its share allows.
+ * gives the device up between its operations when a text step waits (turn_yield), within what its share allows; what it is
+ * owed after a long text step it gets in pieces, a text step between each two.
  *
  * Weighted fair share over busy time: of the users that wait, the one whose class has used the least time per weight
  * goes first; a class that was idle starts level with the others (no credit for sleeping). All functions: any thread. */

@@ -136,7 +136,7 @@ class Fairness(Base):
         self.draw(d)
         self.gaps(d, False)
         ratios = []
-        for _ in range(3):
+        for _ in range(5):
             without, beside = self.gaps(d, False), self.gaps(d, True)
             ratios.append(beside / without)
             print(f"p99 between tokens: {without * 1000:.1f} ms alone, {beside * 1000:.1f} ms beside pictures, {ratios[-1]:.2f} times")
