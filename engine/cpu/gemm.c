@@ -76,17 +76,24 @@ bool cpu_gemm_prefers_bf16(const struct cpu_gemm_kern *k)
     return k->bf16[GL_BF16];
 }
 
+/* Tasks in the order of a product's (gemm_task): on several nodes of memory a panel is written first where it is read. */
 struct pack_job {
     struct cpu_packed *w;
-    const struct part *part;
-    int64_t per_task;
+    int64_t per_task; /* panels */
 };
+
+static int pack_tasks(const struct pack_job *j, const struct part *p)
+{
+    return (int)((p->n_panel + j->per_task - 1) / j->per_task);
+}
 
 static void pack_task(void *arg, int task, int worker)
 {
     (void)worker;
     const struct pack_job *j = arg;
-    const struct part *p = j->part;
+    const struct part *p = j->w->part;
+    for (int n; task >= (n = pack_tasks(j, p)); p++)
+        task -= n;
     const int lanes = j->w->k->lanes;
     int64_t at = task * j->per_task,
             end = at + j->per_task < p->n_panel ? at + j->per_task : p->n_panel;
@@ -158,10 +165,14 @@ int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, e
         q->panel = at;
         at += (size_t)q->n_panel * q->panel_bytes;
         part_kernel(o, q, p);
-        struct pack_job job = {o, q, 1 + (int64_t)((256u << 10) / q->panel_bytes)};
-        cpu_pool_run(pool, pack_task, &job, (int)((q->n_panel + job.per_task - 1) / job.per_task));
-        q->data = NULL; /* the file may be unmapped now */
     }
+    struct pack_job job = {o, 1 + (256 << 10) / gemm__panel_cost(o)};
+    int n = 0;
+    for (int i = 0; i < o->n_part; i++)
+        n += pack_tasks(&job, &o->part[i]);
+    cpu_pool_run(pool, pack_task, &job, n);
+    for (int i = 0; i < o->n_part; i++)
+        o->part[i].data = NULL; /* the file may be unmapped now */
     *out = o;
     return 0;
 out:

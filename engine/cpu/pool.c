@@ -1,9 +1,11 @@
 /* See pool.h. A job is published as one 64-bit ticket (job number << 32 | next task); taking a task is a
- * compare-and-swap on it, so a worker that wakes late can never take a task of a job it did not read. The
+ * compare-and-swap on it, so a worker that wakes late can never take a task of a job it did not read. There is
+ * a ticket for each node of memory; a worker turns to another node's when its own has no task left. The
  * engine thread waits only for tasks, not for workers: a parked worker costs nothing. */
 #include "engine/cpu/pool.h"
 #include "engine/base/mem.h"
 #include "engine/base/thread.h"
+#include "engine/cpu/topo.h"
 
 #include <errno.h>
 #include <limits.h>
@@ -23,7 +25,13 @@ typedef void (*task_fn)(void *arg, int task, int worker);
 struct worker {
     struct cpu_pool *pool;
     pthread_t thread;
-    int id;
+    int id, lane;
+};
+
+/* A node's part of a job: tasks n_task * from / n_thread to n_task * to / n_thread. */
+struct lane {
+    _Alignas(64) _Atomic uint64_t ticket; /* hammered by all */
+    int from, to, node;                   /* workers */
 };
 
 struct cpu_pool {
@@ -37,8 +45,8 @@ struct cpu_pool {
     _Atomic(task_fn) fn;
     _Atomic(void *) arg;
     atomic_int n_task;
-    /* Own cache lines: the ticket is hammered by all, `done` by those that finish. */
-    _Alignas(64) _Atomic uint64_t ticket;
+    int n_lane;
+    struct lane *lane;                  /* [n_lane] */
     _Alignas(64) _Atomic uint32_t done; /* tasks finished; futex of the engine thread */
     _Atomic uint32_t engine_waits;
     _Alignas(64) _Atomic uint32_t wake; /* low bits of the job number: futex of the workers */
@@ -65,27 +73,37 @@ static void futex_wake(_Atomic uint32_t *word, int n)
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
 }
 
-/* Take and run tasks of job `job` until none is left. */
-static void pool_work(struct cpu_pool *p, uint32_t job, int worker)
+static uint32_t lane_at(const struct cpu_pool *p, int worker, int n_task)
 {
-    uint64_t t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+    return (uint32_t)((int64_t)n_task * worker / p->n_thread);
+}
+
+/* Take and run tasks of job `job` until the lane has none. */
+static void lane_work(struct cpu_pool *p, struct lane *l, uint32_t job, int worker)
+{
+    uint64_t t = atomic_load_explicit(&l->ticket, memory_order_acquire);
     for (;;) {
         task_fn fn = atomic_load_explicit(&p->fn, memory_order_acquire);
         void *arg = atomic_load_explicit(&p->arg, memory_order_acquire);
         int n = atomic_load_explicit(&p->n_task, memory_order_acquire);
-        if ((uint32_t)(t >> 32) != job || (int64_t)(t & UINT32_MAX) >= n)
+        if ((uint32_t)(t >> 32) != job || (t & UINT32_MAX) >= lane_at(p, l->to, n))
             return;
         /* Success proves that the job was open all the time since the ticket was read. */
-        if (!atomic_compare_exchange_weak_explicit(&p->ticket, &t, t + 1, memory_order_acq_rel,
+        if (!atomic_compare_exchange_weak_explicit(&l->ticket, &t, t + 1, memory_order_acq_rel,
                                                    memory_order_acquire))
             continue;
         fn(arg, (int)(t & UINT32_MAX), worker);
-        t++;
         uint32_t done = atomic_fetch_add(&p->done, 1) + 1;
         if (done == (uint32_t)n && atomic_load(&p->engine_waits))
             futex_wake(&p->done, 1);
-        t = atomic_load_explicit(&p->ticket, memory_order_acquire);
+        t = atomic_load_explicit(&l->ticket, memory_order_acquire);
     }
+}
+
+static void pool_work(struct cpu_pool *p, uint32_t job, const struct worker *w)
+{
+    for (int i = 0; i < p->n_lane; i++)
+        lane_work(p, &p->lane[(w->lane + i) % p->n_lane], job, w->id);
 }
 
 /* Next job number after `seen`: spins, then parks. */
@@ -116,7 +134,7 @@ static void *worker_main(void *arg)
         seen = pool_next_job(w->pool, seen);
         if (atomic_load_explicit(&w->pool->quit, memory_order_acquire))
             return NULL;
-        pool_work(w->pool, seen, w->id);
+        pool_work(w->pool, seen, w);
     }
 }
 
@@ -131,16 +149,18 @@ void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker
     uint32_t job = ++p->job;
     /* Closed first: a late worker that still holds the last ticket of the old job and reads the new
      * description must fail its exchange. */
-    atomic_store(&p->ticket, (uint64_t)job << 32 | UINT32_MAX);
+    for (int i = 0; i < p->n_lane; i++)
+        atomic_store(&p->lane[i].ticket, (uint64_t)job << 32 | UINT32_MAX);
     atomic_store_explicit(&p->fn, fn, memory_order_release);
     atomic_store_explicit(&p->arg, arg, memory_order_release);
     atomic_store_explicit(&p->n_task, n_task, memory_order_release);
     atomic_store(&p->done, 0);
-    atomic_store(&p->ticket, (uint64_t)job << 32);
+    for (int i = 0; i < p->n_lane; i++)
+        atomic_store(&p->lane[i].ticket, (uint64_t)job << 32 | lane_at(p, p->lane[i].from, n_task));
     atomic_store(&p->wake, job);
     if (atomic_load(&p->n_parked))
         futex_wake(&p->wake, INT_MAX);
-    pool_work(p, job, 0);
+    pool_work(p, job, &p->worker[0]);
 
     int64_t until = clock_us() + SPIN_US;
     uint32_t done;
@@ -212,12 +232,37 @@ static int cgroup_threads(int limit)
     return limit;
 }
 
-static int pool_start(struct cpu_pool *p, bool pin, struct err *e)
+/* A processor for each worker, a node's next to each other; lanes of workers that share a node. */
+static void lanes_plan(struct cpu_pool *p, bool pin, const char *sys, int *cpu)
 {
-    size_t cpu = 0;
+    int16_t node[TOPO_CPU_MAX];
+    const int n_node = pin ? cpu_topo_read(sys, node) : 1;
+    int n = 0;
+    for (int k = 0; pin && k < n_node; k++)
+        for (int c = 0; c < TOPO_CPU_MAX && n < p->n_thread; c++)
+            if (node[c] == k && CPU_ISSET((size_t)c, &p->opener_mask)) {
+                if (!p->n_lane || p->lane[p->n_lane - 1].node != k)
+                    p->lane[p->n_lane++] = (struct lane){.from = n, .node = k};
+                p->worker[n].lane = p->n_lane - 1;
+                p->lane[p->n_lane - 1].to = n + 1;
+                cpu[n++] = c;
+            }
+    if (!pin || n < p->n_thread) { /* not pinned, or more processors than are looked at */
+        p->n_lane = 1;
+        p->lane[0] = (struct lane){.to = p->n_thread};
+        for (int i = 0; i < p->n_thread; i++) {
+            p->worker[i].lane = 0;
+            cpu[i] = -1;
+        }
+    }
+}
+
+static int pool_start(struct cpu_pool *p, const int *cpu, struct err *e)
+{
     for (int i = 0; i < p->n_thread; i++) {
         struct worker *w = &p->worker[i];
-        *w = (struct worker){.pool = p, .id = i};
+        w->pool = p;
+        w->id = i;
         if (i > 0) {
             char name[16];
             snprintf(name, sizeof name, "cpu-%d", i);
@@ -225,14 +270,11 @@ static int pool_start(struct cpu_pool *p, bool pin, struct err *e)
                 return err_set(e, ERR_NOMEM, "CPU worker %d can't be started", i);
             p->n_started = i;
         }
-        if (!pin)
+        if (cpu[i] < 0)
             continue;
-        while (!CPU_ISSET(cpu, &p->opener_mask))
-            cpu++;
         cpu_set_t one;
         CPU_ZERO(&one);
-        CPU_SET(cpu, &one);
-        cpu++;
+        CPU_SET((size_t)cpu[i], &one);
         /* Best effort: a processor may have gone away since the mask was read. */
         int rc = pthread_setaffinity_np(i ? w->thread : pthread_self(), sizeof one, &one);
         p->pinned = p->pinned || (i == 0 && rc == 0);
@@ -241,6 +283,11 @@ static int pool_start(struct cpu_pool *p, bool pin, struct err *e)
 }
 
 int cpu_pool_open(struct cpu_pool **out, int n_threads, bool pin, struct err *e)
+{
+    return cpu_pool_open_on(out, n_threads, pin, TOPO_SYS, e);
+}
+
+int cpu_pool_open_on(struct cpu_pool **out, int n_threads, bool pin, const char *sys, struct err *e)
 {
     if (n_threads < 0 || n_threads > THREAD_MAX)
         return err_set(e, ERR_INVAL, "threads: %d is not in 0..%d", n_threads, THREAD_MAX);
@@ -256,10 +303,18 @@ int cpu_pool_open(struct cpu_pool **out, int n_threads, bool pin, struct err *e)
     p->n_thread = n_threads ? n_threads : n_quota;
     /* Under a quota the processors are shared with others that would pin to the same first ones. */
     pin = pin && have_mask && n_quota == n_cpu && p->n_thread <= n_cpu;
-    p->worker = mem_calloc((size_t)p->n_thread, sizeof *p->worker);
-    int rc = p->worker ? 0 : err_set(e, ERR_NOMEM, "CPU pool: out of memory");
+    const size_t n = (size_t)p->n_thread;
+    int *cpu = mem_calloc(n, sizeof *cpu);
+    p->worker = mem_calloc(n, sizeof *p->worker);
+    p->lane = mem_aligned(64, n * sizeof *p->lane);
+    int rc = 0;
+    if (cpu && p->worker && p->lane)
+        lanes_plan(p, pin, sys, cpu);
+    else
+        rc = err_set(e, ERR_NOMEM, "CPU pool: out of memory");
     if (!rc)
-        rc = pool_start(p, pin, e);
+        rc = pool_start(p, cpu, e);
+    free(cpu);
     if (rc) {
         cpu_pool_close(p);
         return rc;
@@ -281,10 +336,16 @@ void cpu_pool_close(struct cpu_pool *p)
     if (p->pinned)
         pthread_setaffinity_np(pthread_self(), sizeof p->opener_mask, &p->opener_mask);
     free(p->worker);
+    free(p->lane);
     free(p);
 }
 
 int cpu_pool_threads(const struct cpu_pool *p)
 {
     return p->n_thread;
+}
+
+int cpu_pool_node(const struct cpu_pool *p, int worker)
+{
+    return p->lane[p->worker[worker].lane].node;
 }

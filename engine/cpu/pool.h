@@ -11,12 +11,18 @@ struct cpu_pool;
 
 /* n_threads 0: what affinity and the cgroup's cpu.max allow, at least 1. */
 int cpu_pool_open(struct cpu_pool **out, int n_threads, bool pin, struct err *e);
+/* The same with the nodes of sys (topo.h) in the place of this machine's. */
+int cpu_pool_open_on(struct cpu_pool **out, int n_threads, bool pin, const char *sys,
+                     struct err *e);
 void cpu_pool_close(struct cpu_pool *p); /* NULL is fine */
 int cpu_pool_threads(const struct cpu_pool *p);
+/* Node of memory that a worker is pinned to, 0.. ; 0 where workers are not pinned. */
+int cpu_pool_node(const struct cpu_pool *p, int worker);
 
 /* Run fn(arg, task, worker) for task 0..n_task-1, each once, on any worker; returns when all are done.
  * Tasks are taken dynamically (uneven cores stay busy), so a result must not depend on which worker runs a
- * task. No allocation. One job at a time; called only by the engine thread. */
+ * task. On several nodes of memory each node's workers begin with its share of the tasks, in their order, and then help the
+ * others: what one job wrote first (packed weights), the same part of a later job finds near. No allocation. One job at a time; called only by the engine thread. */
 void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker), void *arg,
                   int n_task);
 
