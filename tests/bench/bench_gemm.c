@@ -1,10 +1,10 @@
 /* Speed of matrix products with cold weights, on the CPU tables.
  *
- *     bench_gemm [ISA|all [PRECISION [FORMAT|all [THREADS [M...]]]]]
+ *     bench_gemm [--cold MB] [ISA|all [PRECISION [FORMAT|all [THREADS [M...]]]]]
  *
  * ISA: avx2, avx512, amx, ...; PRECISION: default, f32, int8. For each format and number of rows M: the median time of a
- * product with one of many equal matrices of 2048 x 1024, together larger than caches (96 MB), GB/s of packed bytes and
- * GFLOP/s. Weights are made of bytes whose halves are ordinary numbers. */
+ * product with one of many equal matrices of 2048 x 1024, together of MB megabytes (96: more than the second-level caches; a
+ * shared cache may be larger than that, so take 1024 to see what memory gives), GB/s of packed bytes and GFLOP/s. Weights are made of bytes whose halves are ordinary numbers. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,7 +17,7 @@
 
 #define N_OUT    2048
 #define N_IN     1024
-#define COLD     (96 << 20)
+#define COLD_MB  96
 #define M_MAX    512
 #define RUNS_MAX 4096
 
@@ -30,6 +30,7 @@ struct bench {
     const char *format;
     struct cpu_pool *pool;
     int n_m, n_thread;
+    size_t cold; /* bytes of all matrices */
     int64_t m[16];
 };
 
@@ -80,7 +81,7 @@ static void format_bench(const struct bench *b, const struct quant_format *f)
     const struct weight_desc d = {
         .name = f->name, .n_in = N_IN, .n_part = 1, .part = {{f->id, data, N_OUT}}};
     const size_t bytes = cpu_packed_bytes(&d, b->precision);
-    const int n = (int)(COLD / bytes) + 1;
+    const int n = (int)(b->cold / bytes) + 1;
     struct cpu_packed **w = xcalloc((size_t)n, sizeof(struct cpu_packed *));
     struct cpu_slab *slab = NULL;
     double from = now_us();
@@ -115,8 +116,17 @@ static void format_bench(const struct bench *b, const struct quant_format *f)
 
 int main(int argc, char **argv)
 {
+    size_t cold_mb = COLD_MB;
+    if (argc > 2 && !strcmp(argv[1], "--cold")) {
+        cold_mb = strtoul(argv[2], NULL, 10);
+        argc -= 2;
+        argv += 2;
+    }
+    if (cold_mb < 1 || cold_mb > 1 << 16)
+        return 2;
     const char *isa = argc > 1 ? argv[1] : "all", *precision = argc > 2 ? argv[2] : "default";
     struct bench b = {.format = argc > 3 ? argv[3] : "all",
+                      .cold = cold_mb << 20,
                       .n_thread = argc > 4 ? (int)strtol(argv[4], NULL, 10) : 2};
     b.precision = !strcmp(precision, "int8")  ? PRECISION_INT8
                   : !strcmp(precision, "f32") ? PRECISION_F32
