@@ -417,6 +417,57 @@ static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a,
     return true;
 }
 
+/* ---- few rows: memory is the limit ---- */
+
+/* Every place where a thread begins to read costs a wait for memory. So one long task a thread first, of three quarters
+ * together, then short ones that even out the cores. */
+#define LEAN_ROWS 4                   /* at most */
+#define LEAN_TASK ((int64_t)16 << 10) /* bytes of weights that pay for taking a task */
+
+struct lean_job {
+    const struct cpu_gemm_args *a;
+    struct gemm_scratch s;
+    int n_first;
+    int64_t n_pair, first,
+        rest; /* pairs of panels: of all, of each of the n_first tasks, of the others */
+};
+
+static void lean_task(void *arg, int task, int worker)
+{
+    const struct lean_job *j = arg;
+    const struct cpu_gemm_args *a = j->a;
+    const int64_t late = task - j->n_first;
+    const int64_t from = late < 0 ? task * j->first : j->n_first * j->first + late * j->rest;
+    const int64_t to = from + (late < 0 ? j->first : j->rest);
+    gemm__piece(&(struct gemm_piece){.w = a->w,
+                                     .s = &j->s,
+                                     .scratch = a->scratch,
+                                     .m = a->m,
+                                     .x = a->x,
+                                     .ldx = a->ldx,
+                                     .y = a->y,
+                                     .ldy = a->ldy,
+                                     .bias = a->bias,
+                                     .from = 2 * from,
+                                     .to = 2 * (to < j->n_pair ? to : j->n_pair),
+                                     .wbuf = (uint8_t *)a->scratch + j->s.wbuf +
+                                             (size_t)worker * j->s.wbuf_each});
+}
+
+static void gemm_lean(struct cpu_pool *pool, const struct cpu_gemm_args *a,
+                      const struct gemm_scratch *s)
+{
+    const int n_thread = cpu_pool_threads(pool);
+    struct lean_job j = {.a = a, .s = *s, .n_pair = (cpu_gemm_panels(a->w) + 1) / 2};
+    const int64_t floor = LEAN_TASK / (2 * gemm__panel_cost(a->w) * a->m) + 1;
+    j.first = j.n_pair * 3 / (4 * n_thread);
+    j.n_first = j.first < floor ? 0 : n_thread;
+    const int64_t left = j.n_pair - j.n_first * j.first;
+    j.rest = (left + 2 * n_thread - 1) / (2 * n_thread);
+    j.rest = j.rest < floor ? floor : j.rest;
+    cpu_pool_run(pool, lean_task, &j, j.n_first + (int)((left + j.rest - 1) / j.rest));
+}
+
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
 {
     const struct cpu_packed *w = a->w;
@@ -433,6 +484,10 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
             prep_task(&j, i, 0);
         if (n > 1)
             cpu_pool_run(pool, prep_task, &j, n);
+    }
+    if (a->m <= LEAN_ROWS) {
+        gemm_lean(pool, a, &j.s);
+        return;
     }
     /* About six tasks a thread even out the cores; 16 KB of weights pay for taking one. Row blocks of 256
      * keep a task's activations in L2. */

@@ -4,8 +4,9 @@
 
 #ifdef CPU_ISA_amx
 
-/* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
-#define PREFETCH 2048
+/* How many bytes of a panel packed weights are asked for ahead of use. Memory answers that soon, and the
+ * first-level cache holds that of two panels. */
+#define AHEAD 2048
 /* Most rows that go without tiles. */
 #define FEW_MAX 4
 
@@ -102,22 +103,62 @@ static void few_widen(const struct gemm_call *c, float *x)
     }
 }
 
+/* Bytes of scales of a chunk; of a group of 256 the average. */
+INLINE size_t few_scale_bytes(const struct gemm_spec s)
+{
+    const size_t n = 1 + (size_t)s.has_min, per = (size_t)(GEMM_CHUNK / s.group);
+    return (s.scale == GS_F16   ? 2 * n
+            : s.scale == GS_F32 ? 4 * n * per
+                                : (2 + (size_t)(GEMM_SUPER / s.group)) * n / 8 + 1) *
+           LANES;
+}
+
+/* Asks for chunks [0, n) of n_panel panels, and their scales. */
+INLINE void few_ask(const struct gemm_spec s, const int n_panel, size_t panel_bytes,
+                    const uint8_t *chunk, const uint8_t *scale, int64_t n)
+{
+    const size_t cb = gemm_chunk_bytes(s, LANES), sb = few_scale_bytes(s);
+    for (; n > 0; n--, chunk += cb, scale += sb)
+        UNROLL(2)
+    for (int q = 0; q < n_panel; q++) {
+        for (size_t b = 0; b < cb; b += 64)
+            _mm_prefetch((const char *)chunk + (size_t)q * panel_bytes + b, _MM_HINT_T0);
+        for (size_t b = 0; b < sb; b += 64)
+            _mm_prefetch((const char *)scale + (size_t)q * panel_bytes + b, _MM_HINT_T0);
+    }
+}
+
+/* How many chunks ahead. */
+INLINE int64_t few_ahead(const struct gemm_call *c, const struct gemm_spec s)
+{
+    const int64_t n = AHEAD / (int64_t)gemm_chunk_bytes(s, LANES), all = c->n_in / GEMM_CHUNK;
+    return n < all ? n : all;
+}
+
 INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n,
                        const int n_panel, int p, const float *x)
 {
     const int per = GEMM_CHUNK / s.group;
+    const size_t cb = gemm_chunk_bytes(s, LANES), sb = few_scale_bytes(s);
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK;
+    const int64_t ahead = few_ahead(c, s);
+    /* Behind these panels' end come the next ones' beginnings; behind the last, what has been read already. */
+    const size_t next = p + n_panel < c->n_panel ? (size_t)n_panel * c->panel_bytes : 0;
+    const uint8_t *far = chunk + (size_t)ahead * cb, *far_scale = scales + (size_t)ahead * sb;
     vf acc[FEW_MAX];
     UNROLL(4)
     for (int r = 0; r < n * n_panel; r++)
         acc[r] = v_set(0);
-    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, x += n * GEMM_CHUNK) {
-        UNROLL(2)
-        for (int q = 0; q < n_panel; q++)
-            for (size_t b = 0; b < gemm_chunk_bytes(s, LANES); b += 64)
-                _mm_prefetch((const char *)chunk + (size_t)q * c->panel_bytes + PREFETCH + b,
-                             _MM_HINT_T0);
+    for (int64_t i = 0; i < n_chunk; i++, x += n * GEMM_CHUNK) {
+        if (i == n_chunk - ahead) {
+            far = chunk - (size_t)i * cb + next;
+            far_scale = scales + next;
+        }
+        few_ask(s, n_panel, c->panel_bytes, far, far_scale, 1);
+        far += cb;
+        far_scale += sb;
         UNROLL(2)
         for (int j = 0; j < per; j++) {
             const int64_t g = i * per + j;
@@ -135,7 +176,7 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
                 }
             }
         }
-        chunk += gemm_chunk_bytes(s, LANES);
+        chunk += cb;
     }
     UNROLL(2)
     for (int q = 0; q < n_panel; q++)
@@ -146,6 +187,8 @@ INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const 
 {
     float *x = c->wbuf;
     int p = 0;
+    few_ask(s, n == 1 && c->n_panel > 1 ? 2 : 1, c->panel_bytes,
+            c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel, few_ahead(c, s));
     few_widen(c, x);
     for (; n == 1 && p + 1 < c->n_panel; p += 2)
         few_panels(c, s, n, 2, p, x);
