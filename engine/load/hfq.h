@@ -30,4 +30,11 @@ bool hfq_is_part(const struct hfq *h, size_t i);
  * number (fp8's NaN). */
 int hfq_rows(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
 
+/* Rows [from, from + n) turned: what is a column of theirs becomes a row of n values, in this format. It is the tensor's
+ * own where scales allow (fp8 by blocks or the tensor), else f32. */
+enum quant_fmt hfq_turned_fmt(const struct hfq_tensor *q, int64_t from, int64_t n);
+/* Columns [col, col + n_col), a row each, to dst. Errors as hfq_rows. */
+int hfq_turned(const struct hfq_tensor *q, int64_t from, int64_t n, int64_t col, int64_t n_col,
+               void *dst, struct err *e);
+
 #endif

@@ -46,6 +46,11 @@ struct hfq {
     size_t f16_bytes;
 };
 
+/* hfq_rows.c: an element, whatever its kind; NaN only where fp8's code is. */
+float hfq__value(const struct hfq_tensor *q, int64_t row, int64_t k);
+/* The scale of an element; not of kinds with two codes a byte. */
+float hfq__scale(const struct hfq_tensor *q, int64_t row, int64_t k);
+
 /* hfq_bind.c: fills q from the parts whose first is `code` when it is the codes of a matrix: its stem is the name
  * before `tail`. */
 typedef int hfq_bind_fn(struct hfq *h, struct hfq_tensor *q, const char *stem, struct err *e);

@@ -106,6 +106,11 @@ static int64_t group_of(const struct hfq_tensor *q, int64_t k)
     return q->g_idx ? hfq__int_at(q->g_idx, k) : k / q->group;
 }
 
+float hfq__scale(const struct hfq_tensor *q, int64_t row, int64_t k)
+{
+    return scale_at(q, row, group_of(q, k));
+}
+
 /* Codes, scales and offsets of one row, codes as the block format has them. */
 static void row_plain(const struct rows *r, int i)
 {
@@ -159,21 +164,30 @@ static void row_nibbles(const struct rows *r, int i)
     }
 }
 
-/* f16: one multiplication a value. */
+/* What one code stands for, in one multiplication (two where a factor of all scales is there). */
+float hfq__value(const struct hfq_tensor *q, int64_t row, int64_t k)
+{
+    int64_t at = row * q->n_in + k;
+    if (q->kind == HFQ_BNB4 || q->kind == HFQ_NVFP4 || q->kind == HFQ_MXFP4) {
+        int high = (int)(k & 1) ^ (q->kind == HFQ_BNB4 ? 1 : 0);
+        int c = ((const uint8_t *)q->code->data)[at / 2] >> 4 * high & 15;
+        if (q->kind == HFQ_BNB4)
+            return bnb_absmax(q, at / q->group) * hfq__scale_at(q->map, c);
+        float s = 0.5f * q->factor * hfq__scale_at(q->scale, at / q->group);
+        return s * (float)quant_levels_fp4[c];
+    }
+    int c = code_at(q, row, k);
+    int64_t g = group_of(q, k);
+    if (q->kind == HFQ_FP8)
+        return scale_at(q, row, g) * quant_e4m3((uint8_t)c);
+    return scale_at(q, row, g) * (float)(c - zero_at(q, row, g));
+}
+
 static void row_f16(const struct rows *r, int i, uint8_t *dst)
 {
-    const struct hfq_tensor *q = r->q;
-    int64_t row = r->from + i;
-    for (int64_t k = 0; k < q->n_in; k++) {
-        if (q->kind == HFQ_BNB4) {
-            int c = r->code[i * q->n_in + k];
-            r->value[k] = r->scale[(i * q->n_in + k) / 16] * hfq__scale_at(q->map, c);
-            continue;
-        }
-        int64_t g = group_of(q, k);
-        r->value[k] = scale_at(q, row, g) * (float)(code_at(q, row, k) - zero_at(q, row, g));
-    }
-    quant_format_get(QF_F16)->encode(r->value, dst, q->n_in);
+    for (int64_t k = 0; k < r->q->n_in; k++)
+        r->value[k] = hfq__value(r->q, r->from + i, k);
+    quant_format_get(QF_F16)->encode(r->value, dst, r->q->n_in);
 }
 
 /* A block of MXFP4 as it is, its nibbles in the other order. */
@@ -198,15 +212,14 @@ static int rows_make(const struct rows *r, uint8_t *dst, size_t row_bytes, struc
             row_mxfp4(q, r->from + i, dst);
             continue;
         }
-        bool pairs = q->kind == HFQ_NVFP4 || q->kind == HFQ_BNB4;
-        if (pairs)
-            row_nibbles(r, i);
-        else if (q->t.fmt != QF_F16)
-            row_plain(r, i);
         if (q->t.fmt == QF_F16) {
             row_f16(r, i, dst);
             continue;
         }
+        if (q->kind == HFQ_NVFP4 || q->kind == HFQ_BNB4)
+            row_nibbles(r, i);
+        else
+            row_plain(r, i);
         for (int64_t k = 0; k < q->n_in; k++) {
             r->byte[k] = (uint8_t)r->code[i * q->n_in + k];
             if (q->kind == HFQ_FP8 && (r->byte[k] & 127) == 127)

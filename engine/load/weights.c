@@ -133,11 +133,18 @@ static int slice_check(struct piece *x, const struct weight_table *t, const stru
     int rc = matrix_check(&x->t, 0, step * b->n_expert, cols, false, e);
     if (rc)
         return rc;
-    if (turned && (x->t.hfq || quant_format_get(x->t.fmt)->block_len != 1))
+    x->row = expert * step + from;
+    x->turned = turned && x->t.hfq;
+    if (x->turned)
+        x->t.fmt = hfq_turned_fmt(x->t.hfq, x->row, b->n_in);
+    if (x->t.hfq) {
+        x->at = x->t.data;
+        return 0;
+    }
+    if (turned && quant_format_get(x->t.fmt)->block_len != 1)
         return err_set(e, ERR_UNSUPPORTED, "tensor %.64s: %s can't be transposed", x->t.name,
                        quant_format_get(x->t.fmt)->name);
     quant_row_bytes(quant_format_get(x->t.fmt), cols, &row); /* the reader checked it */
-    x->row = expert * step + from;
     x->at = (const char *)x->t.data + (size_t)x->row * row;
     return 0;
 }
@@ -483,6 +490,8 @@ static int hfq_convert(const struct weight_plan *p, const struct bind *b, const 
                        int i, char *own, size_t row, struct err *e)
 {
     const struct weight_row *r = b->row;
+    if (q->turned)
+        return hfq_turned(q->t.hfq, q->row, b->n_in, 0, q->n_out, own, e);
     if (!r->hf_row)
         return hfq_rows(q->t.hfq, q->row, q->n_out, own, e);
     for (int64_t o = 0; o < q->n_out; o++) {

@@ -13,6 +13,7 @@ struct piece {
     int64_t n_out;  /* rows wanted */
     const char *at; /* the first of them, before any transposing */
     int64_t row;    /* its number in the tensor */
+    bool turned;    /* of a quantised matrix: rows [row, row + n_in) turned are meant, in t.fmt */
 };
 
 /* One slot with its tensors. */

@@ -210,6 +210,8 @@ int weights_out_row(const struct weight_plan *p, const struct weight_out *w, int
         at -= q->n_out;
     if (row->hf_row && !(row->flags & WEIGHT_ROW_ANY))
         at = row->hf_row(p->hp, part, at);
+    if (q->turned)
+        return hfq_turned(q->t.hfq, q->row, b->n_in, at, 1, dst, e);
     if (q->t.hfq)
         return hfq_rows(q->t.hfq, q->row + at, 1, dst, e);
     const struct quant_format *f = quant_format_get(q->t.fmt);

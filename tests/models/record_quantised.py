@@ -3,16 +3,20 @@
 
     record_quantised.py ORACLE_DIR [CASE ...]     (numpy, safetensors, torch, transformers)
 
-Takes ORACLE_DIR/llama (tiny random weights), quantises its matrices here (plain rounding), writes them in each tool's
-layout, and lets transformers run the dequantised weights in float32. Greedy ids are cut where the choice is close."""
+Takes ORACLE_DIR/llama (tiny random weights; cases q-mla-*: a DeepSeek V3 made here), quantises its matrices here (plain
+rounding), writes them in each tool's layout, and lets transformers run the dequantised weights in float32. Greedy ids are
+cut where the choice is close."""
 import json
 import lzma
 import os
 import sys
+import tempfile
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file, save, save_file
+
+import make_folders
 
 TOP = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, 0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32)
@@ -58,11 +62,18 @@ def pack(q, bits, axis):
     return np.moveaxis(w, -1, axis)
 
 
-def gptq(bits, group, act=False, v2=False):
+FUSED = ("q_proj", "k_proj", "v_proj", "gate_proj", "up_proj")  # products of one input; a loader may stack them
+
+
+def gptq(bits, group, act=False, v2=False, apart=False):
+    """act: columns in the order of their activations, which depends on a product's input alone; apart: as if it did not, and
+    what is stacked is rounded to f16 for want of one order."""
     def make(name, w, out, rng):
         n = w.shape[1]
         gs = n if group < 0 else group
         g_idx = np.arange(n) // gs
+        if act and name.endswith(FUSED) and not apart:
+            rng = np.random.default_rng([*name.rsplit(".", 1)[0].encode()])
         if act:
             g_idx = rng.permutation(g_idx)
         q, z, s, deq = ints(w, bits, gs, g_idx)
@@ -70,7 +81,7 @@ def gptq(bits, group, act=False, v2=False):
         out[name + ".qzeros"] = t(pack(z if v2 else (z - 1) & ((1 << bits) - 1), bits, 1))
         out[name + ".scales"] = t(s)
         out[name + ".g_idx"] = t(g_idx.astype(np.int32))
-        return deq.astype(np.float16).astype(np.float32) if act else deq
+        return deq.astype(np.float16).astype(np.float32) if apart and name.endswith(FUSED) else deq
     conf = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": act, "sym": False,
             "checkpoint_format": "gptq_v2" if v2 else "gptq"}
     return conf, make
@@ -221,7 +232,8 @@ def llm_int8(name, w, out, rng):
 
 
 CASES = {
-    "q-gptq4": gptq(4, 32), "q-gptq4-act": gptq(4, 32, act=True), "q-gptq3": gptq(3, 32), "q-gptq2": gptq(2, 32),
+    "q-gptq4": gptq(4, 32), "q-gptq4-act": gptq(4, 32, act=True), "q-gptq4-apart": gptq(4, 32, act=True, apart=True),
+    "q-gptq3-act": gptq(3, 32, act=True), "q-gptq8-act": gptq(8, 32, act=True, v2=True), "q-gptq3": gptq(3, 32), "q-gptq2": gptq(2, 32),
     "q-gptq8": gptq(8, -1, v2=True), "q-awq": awq(), "q-ct-int4": ct_packed(4, True),
     "q-ct-int4-zero": ct_packed(4, False), "q-ct-w8": ct_packed(8, True),
     "q-ct-int8": (ct("int-quantized", num_bits=8, type="int", strategy="channel"), ct_int8),
@@ -231,13 +243,50 @@ CASES = {
     "q-bnb-nf4": nf4(False), "q-bnb-nf4-double": nf4(True), "q-bnb-fp4": nf4(False, "fp4", BNB_FP4),
     "q-bnb-int8": ({"quant_method": "bitsandbytes", "load_in_8bit": True, "llm_int8_threshold": 6.0}, llm_int8),
 }
+# Latent attention, whose kv_b_proj is read turned: every layout that such a matrix may come in. Blocks of scales are 32 x 32
+# (heads of 32 + 32 rows of it: as 128 x 128 in the published weights), others are multiplied out.
+MLA = dict(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2, num_key_value_heads=2,
+           max_position_embeddings=256, q_lora_rank=32, kv_lora_rank=64, qk_nope_head_dim=32, qk_rope_head_dim=16, v_head_dim=32,
+           n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=1, moe_intermediate_size=32, first_k_dense_replace=1, n_group=1,
+           topk_group=1, routed_scaling_factor=2.5, norm_topk_prob=True)
+MLA_CASES = {"q-mla-fp8": "q-fp8-block", "q-mla-fp8-channel": "q-fp8-channel", "q-mla-gptq": "q-gptq4-act", "q-mla-awq": "q-awq",
+             "q-mla-ct4": "q-ct-int4", "q-mla-int8": "q-ct-int8", "q-mla-nvfp4": "q-nvfp4", "q-mla-nf4": "q-bnb-nf4"}
+
+
+def mla(case, seed):
+    conf, quantise = CASES[MLA_CASES[case]]
+    model = make_folders.make("deepseek_v3", MLA, seed)
+    golden = {"input_ids": torch.tensor([make_folders.PROMPT]), "short_ids": torch.tensor([make_folders.SHORT]),
+              "greedy_ids": torch.tensor([1])}
+    rng, stored, plain = np.random.default_rng(1), {}, {}
+    with tempfile.TemporaryDirectory() as d:
+        model.to(torch.bfloat16).save_pretrained(d)
+        base = load_file(os.path.join(d, "model.safetensors"))
+        with open(os.path.join(d, "config.json")) as f:
+            config = json.load(f)
+    for name, w in base.items():
+        if w.ndim == 2 and "layers" in name and not name.endswith("mlp.gate.weight"):
+            plain[name] = t(quantise(name[:-len(".weight")], w.float().numpy(), stored, rng).astype(np.float32))
+        else:
+            stored[name], plain[name] = w, w.float()
+    write(case, config, conf, stored, plain, golden)
 
 
 def results(config, weights, golden):
     from transformers import AutoConfig, AutoModelForCausalLM
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).float().eval()
-    missing = model.load_state_dict(weights, strict=False)
-    assert not missing.unexpected_keys and all("rotary" in k for k in missing.missing_keys), missing
+    if config["model_type"] == "deepseek_v3":  # its own loader stacks the experts
+        with tempfile.TemporaryDirectory() as d:
+            save_file(weights, os.path.join(d, "model.safetensors"), {"format": "pt"})
+            with open(os.path.join(d, "config.json"), "w") as f:
+                json.dump(config, f)
+            model, info = AutoModelForCausalLM.from_pretrained(d, dtype=torch.float32, attn_implementation="eager",
+                                                               output_loading_info=True)
+            assert not any(info.values()), info
+            model.eval()
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**config)).float().eval()
+        missing = model.load_state_dict(weights, strict=False)
+        assert not missing.unexpected_keys and all("rotary" in k for k in missing.missing_keys), missing
     out = {}
     with torch.no_grad():
         for name in ("input", "short"):
@@ -294,7 +343,7 @@ def write(case, config, conf, stored, plain, golden):
 
 
 def main():
-    src, wanted = os.path.join(sys.argv[1], "llama"), sys.argv[2:] or list(CASES) + ["gpt_oss-mxfp4"]
+    src, wanted = os.path.join(sys.argv[1], "llama"), sys.argv[2:] or [*CASES, *MLA_CASES, "gpt_oss-mxfp4"]
     with open(os.path.join(src, "config.json")) as f:
         config = json.load(f)
     base = load_file(os.path.join(src, "model.safetensors"))
@@ -302,6 +351,9 @@ def main():
     for case in wanted:
         if case == "gpt_oss-mxfp4":
             gpt_oss(sys.argv[1])
+            continue
+        if case in MLA_CASES:
+            mla(case, 2 if case == "q-mla-nf4" else 1)
             continue
         conf, make = CASES[case]
         rng, stored, plain = np.random.default_rng(1), {}, {}

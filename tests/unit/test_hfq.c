@@ -24,7 +24,7 @@
 #define MUTATIONS 550 /* a case: over 10,000 in all */
 
 static char dir[TREE_PATH];
-static char cases[32][64];
+static char cases[64][64];
 static int n_case;
 
 static int setup(void **st)
@@ -33,8 +33,8 @@ static int setup(void **st)
     DIR *d = opendir(DATA);
     struct dirent *x;
     tree_make(dir);
-    while (d && (x = readdir(d)) && n_case < 32)
-        if (strncmp(x->d_name, "q-", 2) == 0) {
+    while (d && (x = readdir(d)) && n_case < 64)
+        if (strncmp(x->d_name, "q-", 2) == 0 && strncmp(x->d_name, "q-mla", 5) != 0) {
             char src[TREE_PATH];
             snprintf(cases[n_case], sizeof cases[0], "%.63s", x->d_name);
             snprintf(src, sizeof src, DATA "/%.63s", x->d_name);
@@ -261,6 +261,103 @@ static void test_truncated(void **st)
     }
 }
 
+/* Rows [from, from + n) of a matrix turned are what hfq_rows says, and the same bytes however many columns are asked for. */
+static void turned_check(const struct ckpt_tensor *t, int64_t from, int64_t n)
+{
+    struct err e = {0};
+    const enum quant_fmt fmt = hfq_turned_fmt(t->hfq, from, n);
+    const struct quant_format *f = quant_format_get((uint32_t)t->fmt),
+                              *g = quant_format_get((uint32_t)fmt);
+    const int64_t n_in = t->dim[1];
+    size_t row = 0, turned = 0;
+    assert_true(quant_row_bytes(f, n_in, &row) && quant_row_bytes(g, n, &turned));
+    uint8_t *rows = xmalloc(row * (size_t)n), *all = xmalloc(turned * (size_t)n_in),
+            *some = xmalloc(turned * (size_t)n_in);
+    float *v = xmalloc((size_t)(n * n_in) * sizeof *v), *w = xmalloc((size_t)n * sizeof *w);
+    assert_int_equal(hfq_rows(t->hfq, from, n, rows, &e), 0);
+    f->decode(rows, v, n * n_in);
+    assert_int_equal(hfq_turned(t->hfq, from, n, 0, n_in, all, &e), 0);
+    for (int64_t k = 0, step = 1; k < n_in; k += step, step = step * 2 + 1) {
+        step = step < n_in - k ? step : n_in - k;
+        assert_int_equal(hfq_turned(t->hfq, from, n, k, step, some + (size_t)k * turned, &e), 0);
+    }
+    assert_memory_equal(all, some, turned * (size_t)n_in);
+    for (int64_t k = 0; k < n_in; k++) {
+        g->decode(all + (size_t)k * turned, w, n);
+        for (int64_t i = 0; i < n; i++) {
+            float x = v[i * n_in + k], near = t->fmt == QF_F16 ? 1e-3f : 1e-6f;
+            assert_true(fabsf(x - w[i]) <= near * fabsf(x) + 1e-7f);
+        }
+    }
+    free(rows);
+    free(all);
+    free(some);
+    free(v);
+    free(w);
+}
+
+static void test_turned(void **st)
+{
+    (void)st;
+    for (int k = 0; k < n_case; k++) {
+        struct err e = {0};
+        struct ckpt *c = open_case(cases[k], &e);
+        struct ckpt_tensor t;
+        assert_non_null(c);
+        assert_int_equal(ckpt_tensor(c, "model.layers.1.mlp.up_proj.weight", &t, &e), 0);
+        assert_non_null(t.hfq);
+        turned_check(&t, 0, 32);
+        turned_check(&t, 32, 64);
+        turned_check(&t, 5, 7);
+        /* Only fp8 with a scale for 32 rows keeps its codes. */
+        bool fp8 = !strcmp(cases[k], "q-fp8-block") || !strcmp(cases[k], "q-fp8-tensor");
+        assert_int_equal(hfq_turned_fmt(t.hfq, 32, 32), fp8 ? QF_F8_32 : QF_F32);
+        assert_int_equal(hfq_turned_fmt(t.hfq, 32, 31), QF_F32);
+        for (int i = 1; i <= 2; i++) {
+            float b[128];
+            mem_fail_after(i, false);
+            assert_int_equal(hfq_turned(t.hfq, 0, 32, 0, 1, b, &e), ERR_NOMEM);
+            mem_fail_after(0, false);
+        }
+        ckpt_close(c);
+    }
+}
+
+/* A code of fp8 that is no number, in a matrix that keeps its codes and in one that does not. */
+static void test_turned_nan(void **st)
+{
+    (void)st;
+    static const char *const names[] = {"q-fp8-block", "q-fp8-channel"};
+    for (int i = 0; i < 2; i++) {
+        struct err e = {0};
+        struct ckpt_tensor t;
+        uint8_t b[1024], nan = 0x7f, was;
+        struct ckpt *c = open_case(names[i], &e);
+        assert_int_equal(ckpt_tensor(c, "model.layers.0.mlp.up_proj.weight", &t, &e), 0);
+        const int64_t n_in = t.dim[1];
+        was = ((const uint8_t *)t.data)[3 * n_in + 9];
+        /* where the matrix begins in the file: found by its first bytes */
+        int fd = open(tree_path(tree_path(dir, names[i]), "model.safetensors"), O_RDWR);
+        struct stat s;
+        assert_int_equal(fstat(fd, &s), 0);
+        uint8_t *all = xmalloc((size_t)s.st_size);
+        assert_int_equal(pread(fd, all, (size_t)s.st_size, 0), s.st_size);
+        off_t at = 0;
+        while (memcmp(all + at, t.data, 64) != 0)
+            at++;
+        at += 3 * n_in + 9;
+        free(all);
+        assert_int_equal(pwrite(fd, &nan, 1, at), 1);
+        assert_int_equal(hfq_turned(t.hfq, 0, 32, 8, 1, b, &e), 0);
+        assert_int_equal(hfq_turned(t.hfq, 0, 32, 9, 1, b, &e), ERR_INVAL);
+        assert_non_null(strstr(e.text, "layers.0.mlp.up_proj.weight: a weight is not a number"));
+        assert_int_equal(hfq_rows(t.hfq, 3, 1, b, &e), ERR_INVAL);
+        assert_int_equal(pwrite(fd, &was, 1, at), 1);
+        close(fd);
+        ckpt_close(c);
+    }
+}
+
 static void test_nomem(void **st)
 {
     (void)st;
@@ -290,6 +387,7 @@ int main(void)
         cmocka_unit_test(test_rows),    cmocka_unit_test(test_mutations),
         cmocka_unit_test(test_config),  cmocka_unit_test(test_truncated),
         cmocka_unit_test(test_experts), cmocka_unit_test(test_nomem),
+        cmocka_unit_test(test_turned),  cmocka_unit_test(test_turned_nan),
     };
     return cmocka_run_group_tests_name("hfq", tests, setup, teardown);
 }
