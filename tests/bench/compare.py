@@ -144,7 +144,7 @@ def options():
     ap.add_argument("--full", action="store_const", dest="size", const="full", help="hours: long limits, five rounds of everything")
     ap.add_argument("--model", default=default_model())
     ap.add_argument("--only", type=lambda s: s.split(","), default=list(KINDS), help="of: " + ", ".join(KINDS))
-    ap.add_argument("--rounds", type=int, help="at most so many rounds of each cell")
+    ap.add_argument("--rounds", type=int, help="so many rounds of each cell")
     ap.add_argument("--streams", type=lambda s: [int(x) for x in s.split(",")], help="only these numbers of streams")
     ap.add_argument("--groups", type=lambda s: s.split(","), help="only these groups of loads")
     ap.add_argument("--realtime", type=int, default=0, help="servers run at this SCHED_RR priority, the load generator one above")
@@ -164,7 +164,7 @@ def groups(a):
             continue
         cells = [c for c in cells if not a.streams or c.streams in a.streams]
         for c in cells:
-            c.rounds = min(c.rounds, a.rounds or c.rounds)
+            c.rounds = a.rounds or c.rounds
         if cells:
             yield name, cells
 
