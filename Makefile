@@ -222,7 +222,7 @@ lint:
 bench: all $(B)/tests/bench/roofline $(B)/tests/bench/bench_image $(B)/tests/bench/bench_grammar $(B)/tests/bench/bench_sched
 	@conf/setup.sh bench bench-images
 	@$(MAKE) -s pull
-	@$(PYTHON) tests/bench/compare.py $(ARGS)
+	@$(PYTHON) tests/bench/compare.py $(ARGS) && $(PYTHON) tests/bench/compare.py --quick --rounds 5 --model $(or $(BENCH_MODEL),qwen2.5-coder-0.5b)
 	@$(PYTHON) tests/bench/host_cost.py --all --keep && $(PYTHON) tests/bench/grammar.py && $(PYTHON) tests/bench/compare_images.py $(IMAGE_ARGS)
 
 # What is generated from the option table and the tables of models; tests compare.

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Side by side in one run on the same weights: stepd and the servers that people would run instead (docs/benchmarks.md).
 
-    compare.py [--quick | --full] [--model FILE] [--only KIND,...] [--rounds N] [--realtime N]
+    compare.py [--quick | --full] [--model FILE|NAME] [--only KIND,...] [--rounds N] [--realtime N]
 
 All servers of a group of loads are started first (start-up time and memory are measured then) and held still by SIGSTOP but for the
 one that is measured. Each cell is run at every server in turn, the order rotates from round to round; medians and ratios against
@@ -132,17 +132,23 @@ class Run:
         return {cell: {k: report.medians(r) for k, r in by.items()} for cell, by in self.rounds.items()}
 
 
-def default_model():
+def model_file(name):
+    """A file, or the file of a name in the catalogue, which is fetched where it is missing."""
     ini = configparser.ConfigParser(comment_prefixes=(";",))
     ini.read(os.path.join(TOP, "conf", "models.ini"))
-    return os.path.join(os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), ini["smollm2-135m"]["file"])
+    if name not in ini:
+        return name
+    path = os.path.join(os.environ.get("STEPD_MODELS", os.path.join(TOP, "models")), ini[name]["file"])
+    if not os.path.exists(path):
+        subprocess.run([os.path.join(TOP, "build", "release", "stepd"), "pull", name], check=True)
+    return path
 
 
 def options():
     ap = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     ap.add_argument("--quick", action="store_const", dest="size", const="quick", default="default", help="a few minutes")
     ap.add_argument("--full", action="store_const", dest="size", const="full", help="hours: long limits, five rounds of everything")
-    ap.add_argument("--model", default=default_model())
+    ap.add_argument("--model", type=model_file, default="smollm2-135m", help="a GGUF file, or a name of the catalogue")
     ap.add_argument("--only", type=lambda s: s.split(","), default=list(KINDS), help="of: " + ", ".join(KINDS))
     ap.add_argument("--rounds", type=int, help="so many rounds of each cell")
     ap.add_argument("--streams", type=lambda s: [int(x) for x in s.split(",")], help="only these numbers of streams")
