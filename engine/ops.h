@@ -137,6 +137,14 @@ struct op_act_mul {
     float limit; /* ACT_SWIGLU_OAI */
 };
 
+/* The three in order, in.dst being act.gate_up and act.dst out.src: of equal bits, but what in and act leave in their
+ * tensors is not to be read. Only for backends that win by it; NULL in others. */
+struct op_mlp {
+    struct op_linear in;
+    struct op_act_mul act;
+    struct op_linear out;
+};
+
 /* dst[i,:] = src[logit_row[i],:] */
 struct op_gather {
     struct tensor dst; /* [n_logit, d] f32 or (mul) */
@@ -171,7 +179,7 @@ struct op_kv_copy {
     X(embed)                                                                                       \
     X(rmsnorm) X(linear) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)
 
-#define BACKEND_ABI 5
+#define BACKEND_ABI 6
 struct backend {
     uint32_t abi; /* BACKEND_ABI */
     const char *name;
@@ -218,6 +226,7 @@ struct backend {
     OPS_MOE_LIST(OPS_FIELD) /* NULL in a backend that has none of them */
     OPS_MLA_LIST(OPS_FIELD) /* the same */
     OPS_STATE_LIST(OPS_FIELD)
+    OPS_FIELD(mlp) /* may be NULL */
 #undef OPS_FIELD
 };
 

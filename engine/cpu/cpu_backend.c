@@ -70,9 +70,9 @@ static void dev_close(struct dev *d)
     cpu_slab_free(&d->slab);
     for (int i = 0; i < CPU_N_ROPE; i++)
         grow_free(&d->rope[i].cs);
-    struct cpu_grow *all[] = {&d->row_seq, &d->gemm,   &d->tiles,  &d->attn,
-                              &d->part,    &d->sample, &d->im2col, &d->seg,
-                              &d->packs,   &d->map,    &d->group,  &d->group_rows};
+    struct cpu_grow *all[] = {&d->row_seq, &d->gemm,       &d->tiles, &d->attn,    &d->part,
+                              &d->sample,  &d->im2col,     &d->seg,   &d->packs,   &d->map,
+                              &d->group,   &d->group_rows, &d->mlp,   &d->mlp_rows};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         grow_free(all[i]);
     free(d);
@@ -321,6 +321,7 @@ const struct backend cpu_backend = {.abi = BACKEND_ABI,
                                     .scale = cpu__scale,
                                     .sample = cpu__sample,
                                     .kv_copy = cpu__kv_copy,
+                                    .mlp = cpu__mlp,
 #define CPU_IMAGE_FIELD(name) .name = cpu__##name,
                                     .state_open = cpu__state_open,
                                     .state_close = cpu__state_close,

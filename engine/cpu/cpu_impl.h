@@ -83,6 +83,7 @@ struct dev {
     struct cpu_grow sample;            /* a worker's vocabulary scratch */
     int64_t sample_vocab;              /* of the last op_sample */
     struct cpu_grow group, group_rows; /* cpu_moe_gemm.c: rows by expert; workers' rows */
+    struct cpu_grow mlp, mlp_rows;     /* cpu_mlp.c: scratch of its second product; workers' rows */
 
     struct image_meta image;
     struct cpu_grow im2col, seg, packs, map; /* windows; per-segment vectors; K and V as attention
@@ -122,6 +123,8 @@ int cpu__linear(struct dev *d, const struct op_linear *a);
 int cpu__act_mul(struct dev *d, const struct op_act_mul *a);
 int cpu__gather(struct dev *d, const struct op_gather *a);
 int cpu__scale(struct dev *d, const struct op_scale *a);
+/* cpu_mlp.c */
+int cpu__mlp(struct dev *d, const struct op_mlp *a);
 /* cpu_moe.c, cpu_moe_gemm.c, cpu_mla.c */
 #define CPU_MOE_DECL(name) int cpu__##name(struct dev *d, const struct op_##name *a);
 OPS_MOE_LIST(CPU_MOE_DECL)

@@ -235,8 +235,9 @@ size_t cpu_gemm_scratch(const struct cpu_gemm_kern *k, int64_t m, int64_t n_in, 
 struct gemm_job {
     const struct cpu_gemm_args *a;
     struct gemm_scratch s;
-    int64_t panels, rows; /* a task at most; rows is a multiple of GEMM_ROWS */
-    int n_row_task;       /* tasks along the rows */
+    struct gemm_cut cut;
+    int64_t rows;   /* a task's at most; a multiple of GEMM_ROWS */
+    int n_row_task; /* tasks along the rows */
 };
 
 bool gemm__reads_floats(const struct cpu_packed *w)
@@ -252,25 +253,29 @@ bool gemm__wants_prep(const struct cpu_packed *w)
     return w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8;
 }
 
+void gemm__prep_cols(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
+                     const struct gemm_prep *of, int64_t row, int64_t col)
+{
+    const int64_t n_in = w->n_in, n_row = of->n_row, chunk = col / GEMM_CHUNK;
+    const int64_t sum32 = row * (n_in / 32) + chunk * GEMM_ROWS;
+    const int64_t sum16 = row * (n_in / 16) + chunk * 2 * GEMM_ROWS;
+    uint8_t *base = scratch;
+    struct gemm_prep p = *of;
+    p.xb = w->want_xb ? (uint16_t *)base + row * n_in + col * n_row : NULL;
+    p.xs32 = w->want_xs32 ? (float *)(base + s->xs32) + sum32 : NULL;
+    p.xs16 = w->want_xs16 ? (float *)(base + s->xs16) + sum16 : NULL;
+    p.xq = (int8_t *)base + (row * n_in + col * n_row) * 2;
+    p.sx = (float *)(base + s->sx) + sum32;
+    p.minus32 = (int32_t *)(base + s->minus32) + sum32;
+    p.minus16 = (int32_t *)(base + s->minus16) + sum16;
+    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
+}
+
 void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
                 int64_t row, const float *x, int64_t ldx, int n_row)
 {
-    const int64_t n_in = w->n_in;
-    uint8_t *base = scratch;
-    struct gemm_prep p = {
-        .x = x,
-        .ldx = ldx,
-        .n_in = n_in,
-        .n_row = n_row,
-        .xb = w->want_xb ? (uint16_t *)base + row * n_in : NULL,
-        .xs32 = w->want_xs32 ? (float *)(base + s->xs32) + row * (n_in / 32) : NULL,
-        .xs16 = w->want_xs16 ? (float *)(base + s->xs16) + row * (n_in / 16) : NULL,
-        .xq = (int8_t *)base + row * n_in * 2,
-        .sx = (float *)(base + s->sx) + row * (n_in / 32),
-        .minus32 = (int32_t *)(base + s->minus32) + row * (n_in / 32),
-        .minus16 = (int32_t *)(base + s->minus16) + row * (n_in / 16),
-    };
-    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
+    const struct gemm_prep p = {.x = x, .ldx = ldx, .n_in = w->n_in, .n_row = n_row};
+    gemm__prep_cols(w, s, scratch, &p, row, 0);
 }
 
 static void prep_task(void *arg, int task, int worker)
@@ -281,11 +286,6 @@ static void prep_task(void *arg, int task, int worker)
     const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row;
     gemm__prep(a->w, &j->s, a->scratch, row, a->x + row * a->ldx, a->ldx,
                left < GEMM_ROWS ? (int)left : GEMM_ROWS);
-}
-
-static int part_tasks(const struct gemm_job *j, const struct part *p)
-{
-    return (int)((p->n_panel + j->panels - 1) / j->panels) * j->n_row_task;
 }
 
 static void part_run(const struct part *p, const struct gemm_piece *q, int64_t panel, int n_panel)
@@ -342,28 +342,76 @@ int64_t gemm__panel_cost(const struct cpu_packed *w)
     return bytes / n_panel;
 }
 
+/* With few rows memory is the limit, and every place where a thread begins to read costs a wait for it: one long task a thread
+ * first, of three quarters together, then short ones that even out the cores. */
+#define FEW_ROWS 4
+
 static void gemm_task(void *arg, int task, int worker)
 {
     const struct gemm_job *j = arg;
     const struct cpu_gemm_args *a = j->a;
-    const struct part *p = a->w->part;
-    for (int n; task >= (n = part_tasks(j, p)); p++)
-        task -= n;
-    const int64_t panel = task / j->n_row_task * j->panels, row = task % j->n_row_task * j->rows;
-    const int64_t n_panel = p->n_panel - panel, m = a->m - row;
-    const struct gemm_piece q = {.w = a->w,
-                                 .s = &j->s,
-                                 .scratch = a->scratch,
-                                 .row = row,
-                                 .m = m < j->rows ? m : j->rows,
-                                 .x = a->x + row * a->ldx,
-                                 .ldx = a->ldx,
-                                 .y = a->y + row * a->ldy,
-                                 .ldy = a->ldy,
-                                 .bias = a->bias,
-                                 .wbuf = (uint8_t *)a->scratch + j->s.wbuf +
-                                         (size_t)worker * j->s.wbuf_each};
-    part_run(p, &q, panel, (int)(n_panel < j->panels ? n_panel : j->panels));
+    const int range = task / j->n_row_task;
+    const int64_t row = task % j->n_row_task * j->rows, m = a->m - row;
+    gemm__piece(&(struct gemm_piece){.w = a->w,
+                                     .s = &j->s,
+                                     .scratch = a->scratch,
+                                     .row = row,
+                                     .m = m < j->rows ? m : j->rows,
+                                     .x = a->x + row * a->ldx,
+                                     .ldx = a->ldx,
+                                     .y = a->y + row * a->ldy,
+                                     .ldy = a->ldy,
+                                     .bias = a->bias,
+                                     .from = j->cut.from[range],
+                                     .to = j->cut.from[range + 1],
+                                     .wbuf = (uint8_t *)a->scratch + j->s.wbuf +
+                                             (size_t)worker * j->s.wbuf_each});
+}
+
+void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, int n_thread, int64_t m)
+{
+    const int64_t least = (n_panel / (GEMM_CUT_MAX / 2) + unit - 1) / unit * unit;
+    int64_t first = 0, rest = 0, at = 0;
+    if (m <= FEW_ROWS) {
+        first = n_panel * 3 / (4 * n_thread) / unit * unit;
+        rest = (n_panel - first * n_thread + 2 * n_thread - 1) / (2 * n_thread);
+        rest = (rest + unit - 1) / unit * unit;
+    }
+    for (c->n = 0; at < n_panel; c->n++) {
+        const int64_t left = n_panel - at;
+        int64_t n = left / (2 * n_thread) / unit * unit;
+        if (m <= FEW_ROWS)
+            n = c->n < n_thread && first ? first : rest;
+        n = n < least ? least : n;
+        n = n < unit ? unit : n;
+        c->from[c->n] = (int32_t)at;
+        at = n < left && c->n + 1 < GEMM_CUT_MAX ? at + n : n_panel;
+    }
+    c->from[c->n] = (int32_t)n_panel;
+}
+
+int64_t gemm__least(const struct cpu_packed *w, int64_t m)
+{
+    const int64_t n = (16 << 10) / (gemm__panel_cost(w) * (m < 8 ? m : 8));
+    if (m <= FEW_ROWS)
+        return 2 * (n / 2 + 1);
+    return m < 64 && n < 4 ? 4 : n < 2 ? 2 : n + (n & 1); /* kernels like pairs */
+}
+
+int gemm__lanes(const struct cpu_packed *w)
+{
+    return w->k->lanes;
+}
+
+int64_t gemm__panel_at(const struct cpu_packed *w, int64_t col)
+{
+    int64_t first = 0;
+    for (int i = 0; i < w->n_part; first += w->part[i++].n_panel) {
+        const int64_t at = col - w->part[i].col;
+        if (at >= 0 && at < w->part[i].n_out)
+            return at % w->k->lanes ? -1 : first + at / w->k->lanes;
+    }
+    return -1;
 }
 
 /* ---- many rows of bf16: a task converts its own rows, which stay in its cache ---- */
@@ -417,55 +465,16 @@ static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a,
     return true;
 }
 
-/* ---- few rows: memory is the limit ---- */
-
-/* Every place where a thread begins to read costs a wait for memory. So one long task a thread first, of three quarters
- * together, then short ones that even out the cores. */
-#define LEAN_ROWS 4                   /* at most */
-#define LEAN_TASK ((int64_t)16 << 10) /* bytes of weights that pay for taking a task */
-
-struct lean_job {
-    const struct cpu_gemm_args *a;
-    struct gemm_scratch s;
-    int n_first;
-    int64_t n_pair, first,
-        rest; /* pairs of panels: of all, of each of the n_first tasks, of the others */
-};
-
-static void lean_task(void *arg, int task, int worker)
+void gemm__prep_all(struct cpu_pool *pool, const struct cpu_gemm_args *a)
 {
-    const struct lean_job *j = arg;
-    const struct cpu_gemm_args *a = j->a;
-    const int64_t late = task - j->n_first;
-    const int64_t from = late < 0 ? task * j->first : j->n_first * j->first + late * j->rest;
-    const int64_t to = from + (late < 0 ? j->first : j->rest);
-    gemm__piece(&(struct gemm_piece){.w = a->w,
-                                     .s = &j->s,
-                                     .scratch = a->scratch,
-                                     .m = a->m,
-                                     .x = a->x,
-                                     .ldx = a->ldx,
-                                     .y = a->y,
-                                     .ldy = a->ldy,
-                                     .bias = a->bias,
-                                     .from = 2 * from,
-                                     .to = 2 * (to < j->n_pair ? to : j->n_pair),
-                                     .wbuf = (uint8_t *)a->scratch + j->s.wbuf +
-                                             (size_t)worker * j->s.wbuf_each});
-}
-
-static void gemm_lean(struct cpu_pool *pool, const struct cpu_gemm_args *a,
-                      const struct gemm_scratch *s)
-{
-    const int n_thread = cpu_pool_threads(pool);
-    struct lean_job j = {.a = a, .s = *s, .n_pair = (cpu_gemm_panels(a->w) + 1) / 2};
-    const int64_t floor = LEAN_TASK / (2 * gemm__panel_cost(a->w) * a->m) + 1;
-    j.first = j.n_pair * 3 / (4 * n_thread);
-    j.n_first = j.first < floor ? 0 : n_thread;
-    const int64_t left = j.n_pair - j.n_first * j.first;
-    j.rest = (left + 2 * n_thread - 1) / (2 * n_thread);
-    j.rest = j.rest < floor ? floor : j.rest;
-    cpu_pool_run(pool, lean_task, &j, j.n_first + (int)((left + j.rest - 1) / j.rest));
+    struct gemm_job j = {.a = a, .s = gemm__scratch_plan(a->m, a->w->n_in, cpu_pool_threads(pool))};
+    const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
+    if (!gemm__wants_prep(a->w))
+        return;
+    if (n == 1) /* cheaper to convert than to hand over */
+        prep_task(&j, 0, 0);
+    else
+        cpu_pool_run(pool, prep_task, &j, n);
 }
 
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
@@ -475,34 +484,15 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
         return;
     const int n_thread = cpu_pool_threads(pool);
     struct gemm_job j = {.a = a, .s = gemm__scratch_plan(a->m, w->n_in, n_thread)};
-    if (gemm_own(pool, a, &j.s))
+    if (!a->ready && gemm_own(pool, a, &j.s))
         return;
-    if (gemm__wants_prep(w)) {
-        const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
-        /* One block is cheaper to convert than to hand over. */
-        for (int i = 0; n == 1 && i < n; i++)
-            prep_task(&j, i, 0);
-        if (n > 1)
-            cpu_pool_run(pool, prep_task, &j, n);
-    }
-    if (a->m <= LEAN_ROWS) {
-        gemm_lean(pool, a, &j.s);
-        return;
-    }
-    /* About six tasks a thread even out the cores; 16 KB of weights pay for taking one. Row blocks of 256
-     * keep a task's activations in L2. */
+    if (!a->ready)
+        gemm__prep_all(pool, a);
+    /* Row blocks of 256 keep a task's activations in L2. */
     j.rows = a->m < 256 ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : 256;
     j.n_row_task = (int)((a->m + j.rows - 1) / j.rows);
-    const int64_t n_panel = cpu_gemm_panels(w), each = gemm__panel_cost(w);
-    const int64_t floor = (16 << 10) / (each * (a->m < 8 ? a->m : 8));
-    j.panels = n_panel * j.n_row_task / (6 * n_thread) + 1;
-    if (j.panels < floor)
-        j.panels = floor;
-    j.panels += j.panels & 1; /* kernels like pairs */
-    int n = 0;
-    for (int i = 0; i < w->n_part; i++)
-        n += part_tasks(&j, &w->part[i]);
-    cpu_pool_run(pool, gemm_task, &j, n);
+    gemm__cut(&j.cut, cpu_gemm_panels(w), gemm__least(w, a->m), n_thread, a->m);
+    cpu_pool_run(pool, gemm_task, &j, j.cut.n * j.n_row_task);
 }
 
 /* ---- blocks of rows that the caller makes ---- */

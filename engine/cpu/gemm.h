@@ -45,6 +45,7 @@ struct cpu_gemm_args {
     int64_t m;
     const float *bias; /* [n_out] or NULL */
     void *scratch;     /* 64-aligned, cpu_gemm_scratch bytes */
+    bool ready;        /* the scratch holds the rows converted (gemm__prep) */
 };
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a);
 

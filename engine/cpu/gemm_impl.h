@@ -191,6 +191,19 @@ bool gemm__reads_floats(const struct cpu_packed *w);
 /* Converts n_row <= GEMM_ROWS rows; they become rows [row, row + n_row) of the scratch, row a multiple of GEMM_ROWS. */
 void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
                 int64_t row, const float *x, int64_t ldx, int n_row);
+/* The same of columns [col, col + n) only, multiples of GEMM_CHUNK; x is their first. */
+void gemm__prep_cols(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
+                     const struct gemm_prep *p, int64_t row, int64_t col);
+/* All rows of a product, on the workers. */
+void gemm__prep_all(struct cpu_pool *pool, const struct cpu_gemm_args *a);
+/* Ranges of panels to hand out in order: large ones first, small ones last, so that workers end together. A range but the
+ * last has a multiple of `unit` panels. */
+#define GEMM_CUT_MAX 512
+struct gemm_cut {
+    int n;
+    int32_t from[GEMM_CUT_MAX + 1];
+};
+void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, int n_thread, int64_t m);
 /* Panels [from, to) times the m rows of the scratch from `row` on (a multiple of GEMM_ROWS), in the calling thread. */
 struct gemm_piece {
     const struct cpu_packed *w;
@@ -206,6 +219,11 @@ struct gemm_piece {
     void *wbuf; /* scratch->wbuf_each bytes */
 };
 void gemm__piece(const struct gemm_piece *q);
+/* The least panels that pay for handing them out (16 KB of weights, what a call sets up), an even number. */
+int64_t gemm__least(const struct cpu_packed *w, int64_t m);
+int gemm__lanes(const struct cpu_packed *w);
+/* First panel of output `col`, or -1 where none begins there. */
+int64_t gemm__panel_at(const struct cpu_packed *w, int64_t col);
 /* Bytes of a panel, on average. */
 int64_t gemm__panel_cost(const struct cpu_packed *w);
 

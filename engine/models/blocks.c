@@ -139,16 +139,27 @@ int model_ffn_dense(struct model *m, int layer, struct tensor h, struct tensor d
     struct tensor gu = m->work.gate_up, ff = m->work.ff;
     gu = tensor_2d(gu.dtype, gu.buf, gu.off, n, l->up ? width : 2 * width);
     ff = tensor_2d(ff.dtype, ff.buf, ff.off, n, width);
-    int rc = MODEL_OP(m, linear, .dst = gu, .src = h, .w = l->up ? l->up : l->gate_up,
-                      .bias = l->up ? l->up_bias : l->gate_up_bias);
+    const struct op_linear in = {.dst = gu,
+                                 .src = h,
+                                 .w = l->up ? l->up : l->gate_up,
+                                 .bias = l->up ? l->up_bias : l->gate_up_bias};
+    const struct op_act_mul act = {
+        .dst = ff, .gate_up = gu, .act = m->hp.act, .single = l->up != NULL};
+    const struct op_linear out = {.dst = d, .src = ff, .w = l->down, .bias = l->down_bias};
+    float scale = m->hp.mup.gate;
+    int rc;
+    if (m->be->mlp && !l->ffn_sub_norm.buf && (scale == 0 || scale == 1)) {
+        rc = MODEL_OP(m, mlp, .in = in, .act = act, .out = out);
+        return rc ? rc : model_scale(m, d, m->hp.mup.down);
+    }
+    rc = model_op_done(m, "linear", m->be->linear(m->dev, &in));
     if (!rc)
-        rc = model_scale(m, tensor_cols(gu, 0, width), m->hp.mup.gate);
+        rc = model_scale(m, tensor_cols(gu, 0, width), scale);
     if (!rc)
-        rc = MODEL_OP(m, act_mul, .dst = ff, .gate_up = gu, .act = m->hp.act,
-                      .single = l->up != NULL);
+        rc = model_op_done(m, "act_mul", m->be->act_mul(m->dev, &act));
     if (!rc && l->ffn_sub_norm.buf)
         rc = norm_inside(m, ff, l->ffn_sub_norm);
     if (!rc)
-        rc = MODEL_OP(m, linear, .dst = d, .src = ff, .w = l->down, .bias = l->down_bias);
+        rc = model_op_done(m, "linear", m->be->linear(m->dev, &out));
     return rc ? rc : model_scale(m, d, m->hp.mup.down);
 }

@@ -1,0 +1,246 @@
+/* op_mlp: the bits of the three ops it stands for, in every table, precision and format, for few and many rows, with gate and
+ * up as two parts or one, with widths that can't be taken in one go; what it refuses. */
+#include "ops_test.h"
+
+#include "engine/quant/quant.h"
+
+#define N_IN  256
+#define N_OUT 48
+
+struct shape {
+    enum quant_fmt fmt, down;
+    int64_t ff;
+    bool one_part, single, bias;
+    enum act_kind act;
+};
+
+static const struct shape shapes[] = {
+    {QF_Q4_1, QF_Q4_1, 160, false, false, false, ACT_SILU},
+    {QF_Q4_0, QF_Q8_0, 96, true, false, true, ACT_GELU_TANH},
+    {QF_Q4_K, QF_Q6_K, 512, false, false, true, ACT_SILU},
+    {QF_Q5_0, QF_Q4_K, 256, false, true, true, ACT_GELU_ERF},
+    {QF_Q6_K, QF_F16, 64, false, false, false, ACT_SWIGLU_OAI},
+    {QF_BF16, QF_BF16, 128, false, false, true, ACT_SILU},
+    {QF_Q8_0, QF_BF16, 1056, false, false, false, ACT_RELU2},
+    {QF_F32, QF_F32, 72, false, false, true, ACT_SILU}, /* no multiple of 32: three ops */
+    {QF_F16, QF_F16, 40, true, true, false, ACT_RELU},
+};
+static const int64_t rows[] = {1, 3, 16, 17, 70, 300};
+
+/* Random values in the format; *data is to be freed when the weight is closed. */
+static struct weight_part part_make(enum quant_fmt fmt, int64_t n_out, int64_t n_in, void **data)
+{
+    const struct quant_format *f = quant_format_get((uint32_t)fmt);
+    const size_t n = (size_t)(n_out * n_in), row = (size_t)n_in / (size_t)f->block_len;
+    float *x = malloc(n * sizeof *x);
+    ot_fill(x, n, 0.1f);
+    *data = malloc((size_t)n_out * row * (size_t)f->block_bytes);
+    f->encode(x, *data, (int64_t)n);
+    free(x);
+    return (struct weight_part){.fmt = fmt, .data = *data, .n_out = n_out};
+}
+
+struct block {
+    struct weight_desc in, out;
+    void *data[3];
+    float *x, *bias; /* bias: both products' */
+};
+
+static void block_make(struct block *b, const struct shape *s)
+{
+    *b = (struct block){
+        .in = {.name = "in", .n_in = N_IN, .n_part = s->single || s->one_part ? 1 : 2},
+        .out = {.name = "out", .n_in = s->ff, .n_part = 1}};
+    const int64_t width = s->single ? s->ff : 2 * s->ff;
+    for (int i = 0; i < b->in.n_part; i++)
+        b->in.part[i] = part_make(s->fmt, width / b->in.n_part, N_IN, &b->data[i]);
+    b->out.part[0] = part_make(s->down, N_OUT, s->ff, &b->data[2]);
+    b->x = malloc(300 * N_IN * sizeof *b->x);
+    ot_fill(b->x, 300 * N_IN, 1);
+    b->bias = malloc((size_t)(width + N_OUT) * sizeof *b->bias);
+    ot_fill(b->bias, (size_t)(width + N_OUT), 0.5f);
+}
+
+static void block_free(struct block *b)
+{
+    for (int i = 0; i < 3; i++)
+        free(b->data[i]);
+    free(b->x);
+    free(b->bias);
+}
+
+static struct tensor vector(const struct ot_back *o, int64_t n, const float *p)
+{
+    struct tensor t = ot_tensor(o, 1, n, p);
+    t.n_dim = 1;
+    t.shape[0] = n;
+    t.stride[0] = 1;
+    return t;
+}
+
+/* One op or three, of m rows. */
+static void block_run(const struct ot_back *o, const struct block *b, const struct shape *s,
+                      int64_t m, bool three, float *y)
+{
+    struct dev_weight *in, *out;
+    struct err e = {0};
+    assert_int_equal(o->b->weight_open(o->d, &in, &b->in, &e), 0);
+    assert_int_equal(o->b->weight_open(o->d, &out, &b->out, &e), 0);
+    const int64_t width = s->single ? s->ff : 2 * s->ff;
+    struct tensor x = ot_tensor(o, m, N_IN, b->x), gu = ot_tensor(o, m, width, NULL),
+                  ff = ot_tensor(o, m, s->ff, NULL), d = ot_tensor(o, m, N_OUT, NULL);
+    struct tensor bi = {0}, bo = {0};
+    if (s->bias) {
+        bi = vector(o, width, b->bias);
+        bo = vector(o, N_OUT, b->bias + width);
+    }
+    struct op_mlp a = {
+        .in = {.dst = gu, .src = x, .w = in, .bias = bi},
+        .act = {.dst = ff, .gate_up = gu, .act = s->act, .single = s->single, .limit = 0.5f},
+        .out = {.dst = d, .src = ff, .w = out, .bias = bo}};
+    if (three) {
+        assert_int_equal(o->b->linear(o->d, &a.in), 0);
+        assert_int_equal(o->b->act_mul(o->d, &a.act), 0);
+        assert_int_equal(o->b->linear(o->d, &a.out), 0);
+    } else {
+        assert_int_equal(o->b->mlp(o->d, &a), 0);
+    }
+    ot_take(o, x, NULL);
+    ot_take(o, gu, NULL);
+    ot_take(o, ff, NULL);
+    ot_take(o, d, y);
+    if (s->bias) {
+        o->b->buf_free(o->d, bi.buf);
+        o->b->buf_free(o->d, bo.buf);
+    }
+    o->b->weight_close(o->d, in);
+    o->b->weight_close(o->d, out);
+}
+
+static void shape_check(const struct shape *s)
+{
+    struct block b;
+    float *one = malloc(300 * N_OUT * sizeof *one), *three = malloc(300 * N_OUT * sizeof *three);
+    block_make(&b, s);
+    for (int i = 0; i < ot_n; i++) {
+        const struct ot_back *o = &ot_backs[i];
+        if (!o->b->mlp)
+            continue;
+        for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+            if (rows[r] > 70 && o->threads != 2) /* the slow tables: a few are enough */
+                continue;
+            block_run(o, &b, s, rows[r], false, one);
+            block_run(o, &b, s, rows[r], true, three);
+            ot_same(o, "mlp", one, three, (size_t)rows[r] * N_OUT);
+        }
+    }
+    free(one);
+    free(three);
+    block_free(&b);
+}
+
+static void test_bits(void **st)
+{
+    (void)st;
+    static const enum eng_precision all[] = {PRECISION_F32, PRECISION_DEFAULT, PRECISION_INT8};
+    for (size_t p = 0; p < sizeof all / sizeof *all; p++) {
+        int n_run = 0;
+        ot_precision = all[p];
+        ot_open(NULL);
+        for (int i = 0; i < ot_n; i++)
+            n_run += ot_backs[i].b->mlp != NULL;
+        assert_true(n_run >= 3); /* a table with one thread, the best with two and four */
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            shape_check(&shapes[i]);
+        ot_close(NULL);
+    }
+}
+
+/* Tensors that do not fit each other. */
+static void test_refuses(void **st)
+{
+    (void)st;
+    const struct shape s = {QF_Q4_0, QF_Q4_0, 64, false, false, false, ACT_SILU};
+    struct block b;
+    struct err e = {0};
+    struct dev_weight *in, *out;
+    block_make(&b, &s);
+    ot_precision = PRECISION_DEFAULT;
+    ot_add(&cpu_backend, NULL, 2);
+    const struct ot_back *o = &ot_backs[0];
+    assert_int_equal(o->b->weight_open(o->d, &in, &b.in, &e), 0);
+    assert_int_equal(o->b->weight_open(o->d, &out, &b.out, &e), 0);
+    struct tensor x = ot_tensor(o, 4, N_IN, b.x), gu = ot_tensor(o, 4, 128, NULL),
+                  ff = ot_tensor(o, 4, 64, NULL), d = ot_tensor(o, 4, N_OUT, NULL);
+    const struct op_mlp good = {.in = {.dst = gu, .src = x, .w = in},
+                                .act = {.dst = ff, .gate_up = gu},
+                                .out = {.dst = d, .src = ff, .w = out}};
+    assert_int_equal(o->b->mlp(o->d, &good), 0);
+    struct op_mlp a = good;
+    a.in.w = NULL;
+    assert_int_equal(o->b->mlp(o->d, &a), ERR_INVAL);
+    a = good;
+    a.out.w = in;
+    assert_int_equal(o->b->mlp(o->d, &a), ERR_INVAL);
+    a = good;
+    a.act.dst.shape[0] = a.act.gate_up.shape[0] = 3;
+    assert_int_equal(o->b->mlp(o->d, &a), ERR_INVAL);
+    a = good;
+    a.out.dst.buf = 0;
+    assert_int_equal(o->b->mlp(o->d, &a), ERR_INVAL);
+    a = good;
+    a.act.single = true;
+    assert_int_equal(o->b->mlp(o->d, &a), ERR_INVAL);
+    ot_take(o, x, NULL);
+    ot_take(o, gu, NULL);
+    ot_take(o, ff, NULL);
+    ot_take(o, d, NULL);
+    o->b->weight_close(o->d, in);
+    o->b->weight_close(o->d, out);
+    ot_close(NULL);
+    block_free(&b);
+}
+
+/* No memory for the scratch is an error, and the next try has it. */
+static void test_memory(void **st)
+{
+    (void)st;
+    const struct shape s = {QF_Q4_0, QF_Q4_0, 64, false, false, false, ACT_SILU};
+    struct block b;
+    struct err e = {0};
+    struct dev_weight *in, *out;
+    block_make(&b, &s);
+    ot_add(&cpu_backend, NULL, 1);
+    const struct ot_back *o = &ot_backs[0];
+    assert_int_equal(o->b->weight_open(o->d, &in, &b.in, &e), 0);
+    assert_int_equal(o->b->weight_open(o->d, &out, &b.out, &e), 0);
+    struct tensor x = ot_tensor(o, 4, N_IN, b.x), gu = ot_tensor(o, 4, 128, NULL),
+                  ff = ot_tensor(o, 4, 64, NULL), d = ot_tensor(o, 4, N_OUT, NULL);
+    const struct op_mlp a = {.in = {.dst = gu, .src = x, .w = in},
+                             .act = {.dst = ff, .gate_up = gu},
+                             .out = {.dst = d, .src = ff, .w = out}};
+    for (int i = 0; i < 3; i++) {
+        mem_fail_after(i ? 2 : 1, true); /* what was had before is kept */
+        assert_int_equal(o->b->mlp(o->d, &a), ERR_NOMEM);
+        mem_fail_after(0, false);
+    }
+    assert_int_equal(o->b->mlp(o->d, &a), 0);
+    ot_take(o, x, NULL);
+    ot_take(o, gu, NULL);
+    ot_take(o, ff, NULL);
+    ot_take(o, d, NULL);
+    o->b->weight_close(o->d, in);
+    o->b->weight_close(o->d, out);
+    ot_close(NULL);
+    block_free(&b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_refuses),
+        cmocka_unit_test(test_memory),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
