@@ -79,15 +79,15 @@ def plan(size):
     full = size == "full"
     short = [Cell(SHORT, n, 140, 64, seconds=60 if full else 10 if n == 64 else 6, rounds=5, requests=n if n == 64 and not full else 0)
              for n in (1, 4, 16, 64)]
-    # Longer ones leave out the AVX2 kernels, and where several streams come together the servers that need minutes for one prompt of
+    # Longer ones leave out two of stepd's ways, and where several streams come together the servers that need minutes for one prompt of
     # each. Where time is short those above 4000 tokens at once run fewer rounds, under a limit that lets a fast server finish.
-    slow = ("stepd avx2", "llama.cpp", "ik_llama.cpp")
+    slow = ("stepd avx2", "stepd plain", "llama.cpp", "ik_llama.cpp")
 
     def cell(name, n, prompt, **more):
         limit = min(max(6, n * prompt // 800), 30)
         rounds = 5 if full or n * prompt <= 4000 else 2 if n * prompt <= 16000 else 1
         return Cell(name, n, prompt, 64, seconds=10 * limit if full else limit, rounds=rounds, warmup=0,
-                    without=slow[:1] if full or n == 1 else slow, **more)
+                    without=slow[:2] if full or n == 1 else slow, **more)
     middle = [cell("1000 tokens", n, 1000, requests=max(n, 3)) for n in (1, 4, 16, 64)]
     middle += [cell("1000 tokens, 900 of them shared", n, 1000, shared=900, requests=n + 4) for n in ((1, 4, 16, 64) if full else (16,))]
     middle += [cell("conversations of 4 turns of 100 tokens", n, 100, turns=4, requests=4 * n) for n in ((1, 4, 16, 64) if full else (4,))]

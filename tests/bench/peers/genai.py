@@ -61,7 +61,8 @@ def main(path, port, slots, tokens, threads):
     import openvino
     import openvino_genai  # noqa: F401  (the import is not the engine's time)
     from wrap import say_loaded, serve
-    say_loaded(f"openvino-genai {openvino.__version__}: GGUF read by itself, ContinuousBatchingPipeline behind a small server of this bench, "
+    kind = "a GGUF copy with Q5_0 as Q8_0" if path.endswith(".q8.gguf") else "GGUF"
+    say_loaded(f"openvino-genai {openvino.__version__}: {kind} read by itself, ContinuousBatchingPipeline behind a small server of this bench, "
                f"{threads} threads, at most {slots} sequences, 512 tokens a step, prefix caching, its own default precisions")
     serve(Engine(path, slots, tokens, threads), port)
 
@@ -69,11 +70,30 @@ def main(path, port, slots, tokens, threads):
 if __name__ == "__main__":
     main(sys.argv[1], *map(int, sys.argv[2:]))
 else:
+    import subprocess
+
     from peers import base
 
     class OpenVino(base.Peer):
         name, venv = "OpenVINO", ".venv-bench-openvino"
 
+        @classmethod
+        def copy(cls, model):
+            """The same values in types that its reader knows; absent where the file itself will do."""
+            return os.path.join(base.TOP, "build", "bench", os.path.splitext(os.path.basename(model))[0] + ".q8.gguf")
+
+        @classmethod
+        def prepare(cls, model):
+            copy = cls.copy(model)
+            if os.path.exists(copy):
+                return
+            os.makedirs(os.path.dirname(copy), exist_ok=True)
+            r = subprocess.run([cls.python(), os.path.join(base.BENCH, "gguf_q8.py"), model, copy], stdout=subprocess.PIPE,
+                               stderr=subprocess.STDOUT, text=True, timeout=600)
+            if r.returncode:
+                raise base.Failed(f"{cls.name}: no copy of the weights: {r.stdout[-2000:]}")
+
         def command(self, job):
-            return [self.python(), os.path.abspath(__file__), job.model, str(job.port), str(job.slots), str(job.tokens),
+            copy = self.copy(job.model)
+            return [self.python(), os.path.abspath(__file__), copy if os.path.exists(copy) else job.model, str(job.port), str(job.slots), str(job.tokens),
                     str(job.threads)], {}

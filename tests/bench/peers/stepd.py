@@ -22,4 +22,9 @@ class Avx2(Stepd):
     name, extra = "stepd avx2", ("--isa", "avx2")
 
 
-KINDS = (Stepd, Int8, Avx2)
+class Plain(Stepd):
+    """Every token by a step of its own: what the loads' texts, which go on past their end and repeat themselves, spare by guesses."""
+    name, extra = "stepd plain", ("--speculative", "none")
+
+
+KINDS = (Stepd, Plain, Int8, Avx2)
