@@ -101,7 +101,7 @@ static void dev_close(struct dev *d)
     slots_close(d);
     cu__image_close(d);
     struct grow *all[] = {&d->dev_lone, &d->dev_meta, &d->dev_sample, &d->dev_out, &d->dev_seen,
-                          &d->ws,       &d->attn_ws,  &d->flags,      &d->moe_ws};
+                          &d->ws,       &d->attn_ws,  &d->flags,      &d->moe_ws,  &d->cols};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         cudaFree(all[i]->p);
     cudaFree(d->sampled);
@@ -286,6 +286,7 @@ static void weight_close(struct dev *d, struct dev_weight *w)
     quiet(d);
     cu__tables_drop(d);
     cudaFree(w->mem);
+    cudaFree(w->col);
     free(w);
 }
 
@@ -310,6 +311,22 @@ static int weight_upload(struct dev *d, struct dev_weight *w, const struct weigh
     return rc;
 }
 
+/* The order of its columns. */
+static int col_upload(struct dev *d, struct dev_weight *w, const struct weight_desc *desc,
+                      struct err *e)
+{
+    const size_t n = (size_t)desc->n_in * sizeof *desc->col;
+    int rc = cudaMalloc(&w->col, n) == cudaSuccess ? 0 : ERR_NOMEM;
+    if (!rc)
+        rc = cu__check(d, cudaMemcpyAsync(w->col, desc->col, n, cudaMemcpyHostToDevice, d->stream),
+                       "weight");
+    if (!rc)
+        rc = cu__check(d, cudaStreamSynchronize(d->stream), "weight");
+    cudaGetLastError();
+    w->w.col = w->col;
+    return rc ? err_set(e, rc, "%s: its order of columns does not get to the GPU", desc->name) : 0;
+}
+
 static int weight_open(struct dev *d, struct dev_weight **out, const struct weight_desc *desc,
                        struct err *e)
 {
@@ -324,6 +341,8 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
                : cu_weight_plan(&w->w, desc, d->f32, &bytes, e);
     if (!rc)
         rc = weight_upload(d, w, desc, bytes, e);
+    if (!rc && desc->col)
+        rc = col_upload(d, w, desc, e);
     if (rc) {
         weight_close(d, w);
         return rc;

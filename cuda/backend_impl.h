@@ -14,7 +14,7 @@
 
 struct dev_weight {
     struct cu_weight w;
-    void *mem;
+    void *mem, *col;
 };
 struct dev_kv {
     struct kv_desc desc;
@@ -140,7 +140,7 @@ struct dev {
     bool in_step, decode_only;
     struct cu_step step;
     int32_t stride, cap_row, cap_seq; /* what the device's step arrays are laid out for */
-    struct grow dev_lone, dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags, moe_ws;
+    struct grow dev_lone, dev_meta, dev_sample, dev_out, dev_seen, ws, attn_ws, flags, moe_ws, cols;
     int32_t *sampled;
     size_t n_sampled;
 

@@ -198,7 +198,8 @@ int cu__conv(struct dev *d, const struct op_conv *a)
                           .lt = d->lt,
                           .ws = d->ws.p,
                           .ws_bytes = d->ws.n};
-    if (!a->w || ops_check_conv(a, cu__mul(d), &d->im.meta, a->w->w.n_in, a->w->w.n_out) ||
+    if (!a->w || a->w->w.col ||
+        ops_check_conv(a, cu__mul(d), &d->im.meta, a->w->w.n_in, a->w->w.n_out) ||
         !cu__mat(d, &a->dst, &l.dst) || !cu__mat(d, &a->src, &l.src) ||
         !cu__mat(d, &a->vec, &l.after.vec) || !cu__mat(d, &a->add, &l.after.add) ||
         !cu__vec(d, &a->bias, &l.bias))

@@ -103,7 +103,7 @@ static bool same_shape(const struct cu_weight *a, const struct cu_weight *b)
                p->offset == q->offset && p->levels == q->levels && p->n_out == q->n_out &&
                !p->row_scale == !q->row_scale;
     }
-    return same;
+    return same && !a->col == !b->col;
 }
 
 static int table_fill(struct dev *d, struct cu_table *t, struct dev_weight *const *w, int n)
@@ -117,7 +117,8 @@ static int table_fill(struct dev *d, struct cu_table *t, struct dev_weight *cons
     for (int x = 0; x < n && !rc; x++) {
         t->key[x] = w[x];
         for (int i = 0; i < n_part; i++)
-            host[i * n + x] = (struct cu_expert){w[x]->w.part[i].data, w[x]->w.part[i].row_scale};
+            host[i * n + x] =
+                (struct cu_expert){w[x]->w.part[i].data, w[x]->w.part[i].row_scale, w[x]->w.col};
     }
     if (!rc && cudaMalloc(&t->dev, bytes) != cudaSuccess) {
         cudaGetLastError();

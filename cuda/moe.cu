@@ -2,6 +2,7 @@
  * the row alone (where a row stands among its expert's others does not matter to any product). */
 #include "cuda/kern.cuh"
 #include "cuda/moe.h"
+#include "cuda/weight.h"
 
 #define WARPS   4
 #define THREADS 256
@@ -221,6 +222,10 @@ struct mul_args {
     int64_t ld_dst, ld_src, ld_scale;
     const cu_count *count;
     int d, n_used, each, rows;
+    const int32_t *col;     /* NULL, or the order of columns */
+    const cu_expert *table; /* NULL, or each expert's own order, by id */
+    const int32_t *id;
+    int64_t ld_id;
 };
 template <class T> static __global__ void __launch_bounds__(THREADS) mul_kernel(mul_args a)
 {
@@ -228,8 +233,10 @@ template <class T> static __global__ void __launch_bounds__(THREADS) mul_kernel(
                   k = (int64_t)blockIdx.y * THREADS + threadIdx.x;
     if (row >= rows_of(a.count, a.rows) || k >= a.d)
         return;
-    const float v = load1((const T *)a.src + (a.each ? r : row) * a.ld_src + k);
-    store1((T *)a.dst + r * a.ld_dst + k, __fmul_rn(v, a.scale[row * a.ld_scale + r % a.n_used]));
+    const int32_t *col = a.table ? a.table[a.id[row * a.ld_id + r % a.n_used]].col : a.col;
+    const float v = load1((const T *)a.src + (a.each ? r : row) * a.ld_src + (col ? col[k] : k));
+    store1((T *)a.dst + r * a.ld_dst + k,
+           a.scale ? __fmul_rn(v, a.scale[row * a.ld_scale + r % a.n_used]) : v);
 }
 
 /* ------------------------------------------------------------------ launch */
@@ -337,13 +344,47 @@ extern "C" int cu_experts_scale(const struct cu_experts *a, const struct cu_mat 
                                 const struct cu_step *s, cu_stream st)
 {
     const int n = rows_max(s, a->rows) * a->n_used;
-    if (!mat_ok(dst) || dst->dt != a->src.dt || !is_f32(&a->in_scale) ||
-        a->in_scale.cols != a->n_used)
+    if (!mat_ok(dst) || dst->dt != a->src.dt || !is_i32(&a->id) ||
+        (a->in_scale.p && (!is_f32(&a->in_scale) || a->in_scale.cols != a->n_used)))
         return CU_BAD;
-    mul_args k = {dst->p,   a->src.p,    (const float *)a->in_scale.p,
-                  dst->ld,  a->src.ld,   a->in_scale.ld,
-                  s->count, a->src.cols, a->n_used,
-                  a->each,  (int)a->rows};
+    mul_args k = {dst->p,
+                  a->src.p,
+                  (const float *)a->in_scale.p,
+                  dst->ld,
+                  a->src.ld,
+                  a->in_scale.ld,
+                  s->count,
+                  a->src.cols,
+                  a->n_used,
+                  a->each,
+                  (int)a->rows,
+                  nullptr,
+                  a->w->col ? a->table : nullptr,
+                  (const int32_t *)a->id.p,
+                  a->id.ld};
+    launch_cfg c = cfg_of((unsigned)n, k.d, st);
+    return launched(dst->dt == CU_F32 ? launch(c, mul_kernel<float>, k)
+                                      : launch(c, mul_kernel<bf16>, k));
+}
+
+extern "C" int cu_cols(const struct cu_mat *dst, const struct cu_mat *src, const int32_t *col,
+                       enum cu_rows rows, const struct cu_step *s, cu_stream st)
+{
+    const int n = rows_max(s, rows);
+    if (!mat_ok(dst) || !mat_ok(src) || dst->dt != src->dt || dst->cols != src->cols || !col)
+        return CU_BAD;
+    if (n <= 0)
+        return 0;
+    mul_args k = {};
+    k.dst = dst->p;
+    k.src = src->p;
+    k.ld_dst = dst->ld;
+    k.ld_src = src->ld;
+    k.count = s->count;
+    k.d = src->cols;
+    k.n_used = 1;
+    k.rows = (int)rows;
+    k.col = col;
     launch_cfg c = cfg_of((unsigned)n, k.d, st);
     return launched(dst->dt == CU_F32 ? launch(c, mul_kernel<float>, k)
                                       : launch(c, mul_kernel<bf16>, k));

@@ -42,6 +42,7 @@ int cu_sigmoid_mul(const struct cu_sigmoid_mul *a, const struct cu_step *s, cu_s
 struct cu_expert {
     const void *data;
     const float *row_scale;
+    const int32_t *col; /* of the whole weight */
 };
 struct cu_weight;
 
@@ -77,9 +78,13 @@ struct cu_sort {
     int32_t *order;              /* [rows * n_used]: rows of dst */
 };
 int cu_experts_sort(const struct cu_sort *a, cu_stream st);
-/* dst[i * n_used + j, :] = src[i or i * n_used + j, :] * scale[i, j]; f32 or bf16. moe.cu */
+/* dst[i * n_used + j, :] = src[i or i * n_used + j, :] * scale[i, j], columns in the expert's order; f32 or bf16. moe.cu */
 int cu_experts_scale(const struct cu_experts *a, const struct cu_mat *dst, const struct cu_step *s,
                      cu_stream st);
+
+/* dst[i, k] = src[i, col[k]]; of one type, f32 or bf16. moe.cu */
+int cu_cols(const struct cu_mat *dst, const struct cu_mat *src, const int32_t *col,
+            enum cu_rows rows, const struct cu_step *s, cu_stream st);
 
 #ifdef __cplusplus
 }

@@ -220,7 +220,8 @@ static space space_of(const struct cu_experts *a, int n_row)
     s.order = s.tile + ((size_t)s.tile_max * sizeof(cu_expert_tile) + 255) / 256 * 256;
     s.rows = s.order + (all * 4 + 255) / 256 * 256;
     const size_t each = a->src.dt == CU_F32 ? 4 : 2;
-    s.all = s.rows + (a->in_scale.p ? all * (size_t)((a->w->n_in + 7) / 8 * 8) * each : 0);
+    s.all =
+        s.rows + (a->in_scale.p || a->w->col ? all * (size_t)((a->w->n_in + 7) / 8 * 8) * each : 0);
     return s;
 }
 
@@ -281,7 +282,7 @@ extern "C" int cu_linear_experts(const struct cu_experts *a, const struct cu_ste
                     (int32_t *)(ws + sp.order)};
     cu_mat src = a->src;
     int rc = cu_experts_sort(&sort, st), each = a->each;
-    if (!rc && a->in_scale.p) {
+    if (!rc && (a->in_scale.p || a->w->col)) {
         src.p = ws + sp.rows;
         src.ld = (a->w->n_in + 7) / 8 * 8;
         rc = cu_experts_scale(a, &src, s, st);

@@ -29,6 +29,28 @@ static const char *const names[] = {
     "state_scan",  "state_delta", "gated_norm", "route",      "experts",     "experts_sum",
     "sigmoid_mul", "mla_kv",      "mla_attn",   "index"};
 
+/* How far apart rows lie whose columns were put into a weight's order. */
+static int64_t cols_ld(const struct cu_linear *a)
+{
+    return (a->w->n_in + 7) / 8 * 8;
+}
+
+static int linear_launch(struct dev *d, struct cu_linear *a, const struct cu_step *s)
+{
+    struct cu_mat sorted = a->src;
+    a->ws = d->ws.p;
+    a->ws_bytes = d->ws.n;
+    if (a->w->col) {
+        sorted.p = d->cols.p;
+        sorted.ld = cols_ld(a);
+        int rc = cu_cols(&sorted, &a->src, a->w->col, a->rows, s, d->stream);
+        if (rc)
+            return rc;
+        a->src = sorted;
+    }
+    return cu_linear(a, s, d->stream);
+}
+
 /* Work space is the device's: it is put in here, not kept in the record, so that growing changes no key. */
 static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *s)
 {
@@ -40,9 +62,7 @@ static int rec_launch(struct dev *d, const struct rec *r, const struct cu_step *
     case REC_RMSNORM:
         return cu_rmsnorm(&r->u.rmsnorm, s, st);
     case REC_LINEAR:
-        x.u.linear.ws = d->ws.p;
-        x.u.linear.ws_bytes = d->ws.n;
-        return cu_linear(&x.u.linear, s, st);
+        return linear_launch(d, &x.u.linear, s);
     case REC_ROPE_KV:
         return cu_rope_kv(&r->u.rope_kv, s, st);
     case REC_ATTN:
@@ -130,13 +150,18 @@ static int rows_bound(const struct dev *d, const struct rec *r)
 /* Work space of all records; split-K and attention counters are zero between launches. Growing invalidates graphs. */
 static int workspace(struct dev *d)
 {
-    size_t gemm = 0, attn = 0, flags = 0, moe = 0;
+    size_t gemm = 0, attn = 0, flags = 0, moe = 0, cols = 0;
     for (int i = 0; i < d->n_rec; i++) {
         const struct rec *r = &d->rec[i];
         size_t n = 0;
         if (r->kind == REC_LINEAR && !r->u.linear.steady)
             n = cu_linear_ws(r->u.linear.w, rows_bound(d, r));
         gemm = n > gemm ? n : gemm;
+        n = 0;
+        if (r->kind == REC_LINEAR && r->u.linear.w->col)
+            n = (size_t)rows_bound(d, r) * (size_t)cols_ld(&r->u.linear) *
+                (r->u.linear.src.dt == CU_F32 ? 4 : 2);
+        cols = n > cols ? n : cols;
         n = r->kind == REC_EXPERTS ? cu_experts_ws(&r->u.experts, rows_bound(d, r)) : 0;
         moe = n > moe ? n : moe;
         if (r->kind != REC_ATTN || d->step.split_max < 2)
@@ -147,13 +172,16 @@ static int workspace(struct dev *d)
         n = (size_t)cu_attn_flags(r->u.attn.n_head, d->step.dec_max) * sizeof(int32_t);
         flags = n > flags ? n : flags;
     }
-    if (gemm > d->ws.n || attn > d->attn_ws.n || flags > d->flags.n || moe > d->moe_ws.n)
+    if (gemm > d->ws.n || attn > d->attn_ws.n || flags > d->flags.n || moe > d->moe_ws.n ||
+        cols > d->cols.n)
         cu__graphs_drop(d);
     int rc = cu__grow(d, &d->ws, gemm, true);
     if (!rc)
         rc = cu__grow(d, &d->attn_ws, attn, false);
     if (!rc)
         rc = cu__grow(d, &d->moe_ws, moe, false);
+    if (!rc)
+        rc = cu__grow(d, &d->cols, cols, false);
     return rc ? rc : cu__grow(d, &d->flags, flags, true);
 }
 

@@ -44,6 +44,8 @@ struct cu_weight {
     int64_t n_in, n_in_pad, n_out;
     int32_t n_part;
     int32_t lt; /* 16-bit parts have `rows` too, for gemm_lt.c: twice the memory */
+    const int32_t
+        *col; /* device [n_in] or NULL: a product wants column col[k] of its input k-th (cu_cols) */
     struct cu_part part[3];
 };
 

@@ -97,6 +97,10 @@ int ops_check_weight(const struct weight_desc *w, struct err *e)
     if (w->n_in <= 0 || w->n_part < 1 || w->n_part > 3)
         return err_set(e, ERR_INVAL, "%s: %lld inputs in %d parts", name, (long long)w->n_in,
                        w->n_part);
+    for (int64_t k = 0; w->col && k < w->n_in; k++)
+        if (w->rows || w->col[k] < 0 || w->col[k] >= w->n_in)
+            return err_set(e, ERR_INVAL, "%s: column %lld stands for %d of %lld", name,
+                           (long long)k, (int)w->col[k], (long long)w->n_in);
     for (int i = 0; i < w->n_part; i++) {
         const struct quant_format *f = quant_format_get((uint32_t)w->part[i].fmt);
         size_t row, all;

@@ -44,6 +44,9 @@ struct weight_desc {
     struct weight_part part[3];
     bool rows;      /* also read by row (embedding look-up) */
     bool only_rows; /* never multiplied: needs no packing for op_linear */
+    /* NULL, or [n_in]: what lies k-th in the parts' rows is column col[k] of the matrix (columns sorted so that blocks have
+     * one scale). Not with `rows`. Read by weight_open alone. */
+    const int32_t *col;
 };
 
 enum rope_style {

@@ -178,6 +178,7 @@ static void weight_close(struct dev *d, struct dev_weight *w)
     if (!w)
         return;
     cpu_packed_close(w->packed);
+    free(w->col);
     free(w);
 }
 
@@ -240,7 +241,12 @@ static int weight_open(struct dev *d, struct dev_weight **out, const struct weig
     w->desc = *desc;
     snprintf(w->name, sizeof w->name, "%s", desc->name ? desc->name : "weight");
     w->desc.name = w->name;
-    rc = weight_pack(d, w, e);
+    w->col = desc->col ? mem_calloc((size_t)desc->n_in, sizeof *w->col) : NULL;
+    if (w->col)
+        memcpy(w->col, desc->col, (size_t)desc->n_in * sizeof *w->col);
+    w->desc.col = w->col;
+    rc = desc->col && !w->col ? err_set(e, ERR_NOMEM, "%s: no memory", w->name)
+                              : weight_pack(d, w, e);
     if (rc) {
         w->packed = NULL;
         weight_close(d, w);
@@ -257,16 +263,14 @@ static size_t weight_bytes(const struct weight_desc *w, enum eng_precision p)
     return cpu_packed_bytes(&wide, p);
 }
 
-int cpu__pad_rows(struct dev *d, const float *src, int64_t ld, int64_t n_row, int64_t n_in,
-                  int64_t pad)
+void cpu__weight_row_in(const struct dev_weight *w, const float *src, float *dst)
 {
-    int rc = cpu__grow(&d->im2col, (size_t)(n_row * pad) * sizeof(float));
-    float *dst = d->im2col.p;
-    for (int64_t i = 0; i < n_row && !rc; i++) {
-        memcpy(dst + i * pad, src + i * ld, (size_t)n_in * sizeof *dst);
-        memset(dst + i * pad + n_in, 0, (size_t)(pad - n_in) * sizeof *dst);
-    }
-    return rc;
+    const int64_t n = w->desc.n_in;
+    for (int64_t k = 0; w->col && k < n; k++)
+        dst[k] = src[w->col[k]];
+    if (!w->col)
+        memcpy(dst, src, (size_t)n * sizeof *dst);
+    memset(dst + n, 0, (size_t)(w->n_in_pad - n) * sizeof *dst);
 }
 
 static int step_begin(struct dev *d, const struct step_meta *m)

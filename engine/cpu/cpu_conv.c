@@ -261,7 +261,7 @@ static int conv_chunks(struct conv *c, bool direct)
 
 int cpu__conv(struct dev *d, const struct op_conv *a)
 {
-    if (!a->w ||
+    if (!a->w || a->w->col ||
         ops_check_conv(a, DT_F32, &d->image, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)))
         return ERR_INVAL;
     bool bad = false;

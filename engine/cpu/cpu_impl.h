@@ -23,6 +23,7 @@ struct dev_weight {
     struct weight_desc desc;
     struct cpu_packed *packed;
     int64_t n_in_pad; /* desc.n_in, or what zeros fill it up to: panels want a multiple of 32 */
+    int32_t *col;     /* own copy of desc.col, or NULL */
     char name[80];
 };
 
@@ -99,9 +100,8 @@ void *cpu__ptr(const struct dev *d, const struct tensor *t);
 /* The same of a tensor that may be absent: NULL, and *bad set, when it has a buffer but lies outside it. */
 float *cpu__opt_ptr(const struct dev *d, const struct tensor *t, bool *bad);
 
-/* Rows of n_in floats to rows of `pad`, zeros behind them, in d->im2col. ERR_NOMEM. */
-int cpu__pad_rows(struct dev *d, const float *src, int64_t ld, int64_t n_row, int64_t n_in,
-                  int64_t pad);
+/* A row of activations as w's panels want it: its columns in their order, zeros behind them up to n_in_pad. */
+void cpu__weight_row_in(const struct dev_weight *w, const float *src, float *dst);
 
 /* fn(arg, task, worker) for all tasks; in this thread when `cost` (about nanoseconds in all) is too small
  * to be worth waking a worker. */

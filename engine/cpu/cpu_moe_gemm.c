@@ -49,7 +49,7 @@ static const struct group *group_of(const struct group_job *j, int task, bool pr
     return &j->group[lo];
 }
 
-/* Rows [at, at + n) of a group, one behind the other, zeros up to the padded length. */
+/* Rows [at, at + n) of a group, one behind the other, as its weight wants them. */
 static void rows_gather(const struct group_job *j, const struct group *g, int64_t at, int64_t n,
                         float *x)
 {
@@ -57,8 +57,7 @@ static void rows_gather(const struct group_job *j, const struct group *g, int64_
         const int32_t r = j->order[g->first + at + i];
         const int64_t row = r / j->n_used, used = r % j->n_used;
         const float *src = j->src + (j->each ? r : row) * j->a->src.stride[0];
-        memcpy(x, src, (size_t)j->n_in * sizeof *x);
-        memset(x + j->n_in, 0, (size_t)(j->pad - j->n_in) * sizeof *x);
+        cpu__weight_row_in(g->w, src, x);
         const float f = j->scale ? j->scale[row * j->a->in_scale.stride[0] + used] : 1;
         for (int64_t k = 0; j->scale && k < j->n_in; k++)
             x[k] *= f;

@@ -109,6 +109,36 @@ int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
     return 0;
 }
 
+struct rows_in {
+    const struct dev_weight *w;
+    const float *src;
+    float *dst;
+    int64_t ld, n, grain;
+};
+
+static void rows_in_task(void *arg, int task, int worker)
+{
+    (void)worker;
+    const struct rows_in *r = arg;
+    const int64_t end = (task + 1) * r->grain;
+    for (int64_t i = task * r->grain; i < (end < r->n ? end : r->n); i++)
+        cpu__weight_row_in(r->w, r->src + i * r->ld, r->dst + i * r->w->n_in_pad);
+}
+
+/* Rows that the weight wants otherwise than they are, in d->im2col. */
+static int rows_in(struct dev *d, const struct dev_weight *w, struct cpu_gemm_args *g)
+{
+    int rc = cpu__grow(&d->im2col, (size_t)(g->m * w->n_in_pad) * sizeof(float));
+    if (rc)
+        return rc;
+    const double cost = (double)w->n_in_pad * (w->col ? 0.5 : 0.1);
+    struct rows_in r = {w, g->x, d->im2col.p, g->ldx, g->m, cpu__grain(cost)};
+    cpu__run(d, rows_in_task, &r, (int)((r.n + r.grain - 1) / r.grain), cost * (double)r.n);
+    g->x = r.dst;
+    g->ldx = w->n_in_pad;
+    return 0;
+}
+
 int cpu__linear(struct dev *d, const struct op_linear *a)
 {
     if (!a->w)
@@ -126,11 +156,8 @@ int cpu__linear(struct dev *d, const struct op_linear *a)
         return ERR_INVAL;
     int64_t pad = a->w->n_in_pad;
     int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, m, pad, d->n_threads));
-    if (!rc && pad != n_in && m > 0) {
-        rc = cpu__pad_rows(d, g.x, g.ldx, m, n_in, pad);
-        g.x = d->im2col.p;
-        g.ldx = pad;
-    }
+    if (!rc && (pad != n_in || a->w->col) && m > 0)
+        rc = rows_in(d, a->w, &g);
     if (rc)
         return rc;
     g.scratch = d->gemm.p;

@@ -197,9 +197,8 @@ static int fill(struct hfq *h, struct err *e)
         qsort(h->q, h->n, sizeof *h->q, by_name);
     if (h->f16_n)
         log_warn("load",
-                 "%zu quantised matrices have columns in another order than their scales (or an "
-                 "own table): decoded "
-                 "to f16, bytes=%zu",
+                 "%zu quantised matrices have groups of no multiple of 32 columns, or a table of "
+                 "their own: decoded to f16, bytes=%zu",
                  h->f16_n, h->f16_bytes);
     return 0;
 }
@@ -252,6 +251,11 @@ const struct hfq_tensor *hfq_of(const struct hfq *h, const struct source_tensor 
     const char *p = (const char *)t, *from = h ? (const char *)h->q : NULL;
     bool inside = h && p >= from && p < from + h->n * sizeof *h->q;
     return inside ? (const struct hfq_tensor *)(const void *)p : NULL;
+}
+
+const int32_t *hfq_col(const struct hfq_tensor *q)
+{
+    return q->col;
 }
 
 size_t hfq_index(const struct hfq_tensor *q)

@@ -2,7 +2,8 @@
  * MXFP4), fp8 with a scale a tensor, channel or block, MXFP4 experts of gpt-oss, bitsandbytes int8 and 4-bit, modelopt.
  * A matrix lies there in several tensors; this module finds them, checks their shapes when the folder is opened, shows
  * each matrix under the name that a plain folder has for it ("....weight"), and brings its rows into a block format of
- * engine/quant when they are loaded. What has no such format (columns in activation order) becomes f16. Read-only after
+ * engine/quant when they are loaded; columns in activation order are sorted by group for that. What has no such format (a
+ * table of one's own) becomes f16. Read-only after
  * open: any thread. */
 #ifndef ENGINE_LOAD_HFQ_H
 #define ENGINE_LOAD_HFQ_H
@@ -26,9 +27,13 @@ size_t hfq_index(const struct hfq_tensor *q); /* of its largest part among sourc
 /* Whether the source's i-th tensor is part of a quantised matrix, or tells about one. */
 bool hfq_is_part(const struct hfq *h, size_t i);
 
+/* NULL, or [columns]: what hfq_rows puts k-th is column col[k]. */
+const int32_t *hfq_col(const struct hfq_tensor *q);
 /* Rows [from, from + n) (experts one behind the other) in the tensor's fmt to dst. ERR_NOMEM; ERR_INVAL: a code that is no
  * number (fp8's NaN). */
 int hfq_rows(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
+/* The same in f16, columns in the matrix's own order. */
+int hfq_rows_f16(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
 
 /* Rows [from, from + n) turned: what is a column of theirs becomes a row of n values, in this format. It is the tensor's
  * own where scales allow (fp8 by blocks or the tensor), else f32. */

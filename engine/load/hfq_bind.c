@@ -3,8 +3,10 @@
 #include "engine/load/hfq_impl.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/mem.h"
 #include "engine/quant/split.h"
 
 #define WRONG(what, t) err_set(e, ERR_INVAL, "tensor %.96s: " what, (t)->name)
@@ -33,8 +35,8 @@ static int group_set(struct hfq_tensor *q, int64_t n_group, struct err *e)
     return 0;
 }
 
-/* Whether every run of 32 columns has one scale; the last column of a g_idx must be inside the groups. */
-static int order_check(struct hfq_tensor *q, bool *plain, struct err *e)
+/* Whether every run of 32 columns has one scale. A g_idx must stay inside the groups. */
+static int order_check(const struct hfq_tensor *q, bool *plain, struct err *e)
 {
     int64_t n_group = q->n_in / q->group;
     *plain = q->group % 32 == 0;
@@ -54,8 +56,33 @@ static int order_check(struct hfq_tensor *q, bool *plain, struct err *e)
     return 0;
 }
 
+/* Columns in activation order, sorted by group: q->col. Left NULL when not every group has its whole number of blocks. */
+static int order_sort(struct hfq *h, struct hfq_tensor *q, struct err *e)
+{
+    int64_t n_group = q->n_in / q->group;
+    if (!q->g_idx || q->group % 32)
+        return 0;
+    int32_t *col = arena_alloc(&h->arena, (size_t)q->n_in * sizeof *col),
+            *next = mem_calloc((size_t)n_group, sizeof *next);
+    if (!col || !next) {
+        free(next);
+        return err_set(e, ERR_NOMEM, "tensor %.96s: no memory for its order of columns",
+                       q->code->name);
+    }
+    bool even = true;
+    for (int64_t k = 0; k < q->n_in && even; k++) {
+        int64_t g = hfq__int_at(q->g_idx, k);
+        even = next[g] < q->group;
+        if (even)
+            col[g * q->group + next[g]++] = (int32_t)k;
+    }
+    free(next);
+    q->col = even ? col : NULL;
+    return 0;
+}
+
 /* The format of codes of `bits` bits with a scale and a zero a group. */
-static int fmt_set(struct hfq_tensor *q, struct err *e)
+static int fmt_set(struct hfq *h, struct hfq_tensor *q, struct err *e)
 {
     bool plain;
     int rc = order_check(q, &plain, e);
@@ -64,7 +91,10 @@ static int fmt_set(struct hfq_tensor *q, struct err *e)
     if (q->n_in % 32)
         return err_set(e, ERR_UNSUPPORTED, "tensor %.96s: %lld columns are no multiple of 32",
                        q->code->name, (long long)q->n_in);
-    q->t.fmt = !plain ? QF_F16 : q->bits == 8 ? (q->zero ? QF_I8M_32 : QF_I8_32) : QF_I4_32;
+    if (!plain && (rc = order_sort(h, q, e)))
+        return rc;
+    bool blocks = plain || q->col;
+    q->t.fmt = !blocks ? QF_F16 : q->bits == 8 ? (q->zero ? QF_I8M_32 : QF_I8_32) : QF_I4_32;
     return 0;
 }
 
@@ -110,7 +140,7 @@ int hfq__qweight_bind(struct hfq *h, struct hfq_tensor *q, const char *stem, str
     if (q->n_out * q->bits % 32 || c->dim[0] * 32 % q->bits ||
         !is_ints(q->zero, 4, n_group, q->n_out * q->bits / 32))
         return WRONG("not a zero a group and output", q->zero);
-    return fmt_set(q, e);
+    return fmt_set(h, q, e);
 }
 
 /* Four-bit floating point: X.weight_packed (or X.weight) u8, X.weight_scale, and a factor of all. */
@@ -168,7 +198,7 @@ int hfq__packed_bind(struct hfq *h, struct hfq_tensor *q, const char *stem, stru
         (q->n_out * q->bits % 32 || !is_ints(q->zero, 4, q->n_out * q->bits / 32, n_group)) &&
         !is_ints(q->zero, 1, q->n_out, n_group))
         return WRONG("not a zero a group and output", q->zero);
-    return fmt_set(q, e);
+    return fmt_set(h, q, e);
 }
 
 /* Scales of an fp8 or int8 matrix (or of experts): one, one a row, or one a block. */

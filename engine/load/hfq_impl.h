@@ -22,6 +22,7 @@ struct hfq_tensor {
     enum hfq_kind kind;
     int64_t n_expert, n_out, n_in; /* n_expert: 1 when it has no such dimension */
     const struct source_tensor *code, *scale, *zero, *g_idx, *map;
+    const int32_t *col; /* see hfq_col */
     int bits;
     int64_t group;     /* columns a scale */
     int64_t scale_row; /* fp8: rows a scale; 0: one for all */

@@ -119,9 +119,9 @@ static void row_plain(const struct rows *r, int i)
     int16_t *code = r->code + i * q->n_in;
     int bias = q->t.fmt == QF_I8_32 || q->t.fmt == QF_I8M_32 ? q->kind == HFQ_INT8 ? 128 : 0 : 0;
     for (int64_t k = 0; k < q->n_in; k++)
-        code[k] = (int16_t)(code_at(q, row, k) + bias);
+        code[k] = (int16_t)(code_at(q, row, q->col ? q->col[k] : k) + bias);
     for (int64_t k = 0; k < q->n_in; k += 32) {
-        int64_t g = group_of(q, k), at = i * n16 + k / 16;
+        int64_t g = group_of(q, q->col ? q->col[k] : k), at = i * n16 + k / 16;
         float s = scale_at(q, row, g), m = 0;
         if (q->t.fmt == QF_I4_32)
             m = -s * (float)zero_at(q, row, g);
@@ -229,6 +229,19 @@ static int rows_make(const struct rows *r, uint8_t *dst, size_t row_bytes, struc
         quant_join(q->t.fmt, r->byte, r->scale + i * (q->n_in / 16), r->min + i * (q->n_in / 16),
                    q->n_in, dst);
     }
+    return 0;
+}
+
+int hfq_rows_f16(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e)
+{
+    CHECK(from >= 0 && n >= 0 && from + n <= q->n_expert * q->n_out);
+    float *value = mem_calloc((size_t)q->n_in, sizeof *value);
+    if (!value)
+        return err_set(e, ERR_NOMEM, "tensor %.96s: no memory for its rows", q->code->name);
+    struct rows r = {.q = q, .from = from, .value = value};
+    for (int64_t i = 0; i < n; i++)
+        row_f16(&r, (int)i, (uint8_t *)dst + (size_t)(i * q->n_in) * 2);
+    free(value);
     return 0;
 }
 

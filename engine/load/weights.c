@@ -1,5 +1,6 @@
 /* See weights.h. */
 #include "engine/load/weights.h"
+#include "engine/base/log.h"
 #include "engine/base/mem.h"
 #include "engine/load/hfq.h"
 #include "engine/load/round.h"
@@ -230,6 +231,30 @@ static int unused_claim(struct weight_plan *p, const struct ckpt *c, const struc
     return 0;
 }
 
+/* Parts of one matrix are multiplied by one row: sorted columns stay only where all parts have the same order. */
+static void order_set(struct weight_plan *p, const struct bind *b)
+{
+    const int n = b->n_part * (b->n_expert ? b->n_expert : 1);
+    bool any = false, same = !(b->row->flags & WEIGHT_ROWS);
+    for (int i = 0; i < n; i++) {
+        const struct piece *q = &p->piece[b->piece + i],
+                           *first = &p->piece[b->piece + i / b->n_part * b->n_part];
+        const int32_t *col = q->t.hfq && !q->turned ? hfq_col(q->t.hfq) : NULL,
+                      *other = first->t.hfq && !first->turned ? hfq_col(first->t.hfq) : NULL;
+        any = any || col;
+        same =
+            same && !col == !other && (!col || !memcmp(col, other, (size_t)b->n_in * sizeof *col));
+    }
+    for (int i = 0; i < n && any; i++) {
+        struct piece *q = &p->piece[b->piece + i];
+        const int32_t *col = q->t.hfq && !q->turned ? hfq_col(q->t.hfq) : NULL;
+        q->col = same ? col : NULL;
+        if (col && !same)
+            q->t.fmt = QF_F16;
+    }
+    p->n_f16 += any && !same;
+}
+
 /* Find and check the parts of one row; nothing is added when an optional one is absent. */
 static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct weight_table *t,
                     const struct weight_row *r, int layer, struct err *e)
@@ -254,6 +279,7 @@ static int bind_row(struct weight_plan *p, const struct ckpt *c, const struct we
     }
     if (b.n_part == 0)
         return 0;
+    order_set(p, &b);
     const char *tied_by = p->hf ? r->hf_tied_by : r->tied_by;
     if (r->flags & WEIGHT_ROWS)
         b.multiplied = (r->flags & WEIGHT_ROWS_TIED) && !(tied_by && ckpt_has(c, tied_by));
@@ -368,6 +394,11 @@ int weights_plan_open(struct weight_plan **out, const struct ckpt *c, const stru
     int rc = plan_fill(p, c, t, e);
     free(p->claimed);
     p->claimed = NULL;
+    if (p->n_f16)
+        log_warn("load",
+                 "%d matrices are made of parts whose columns lie in different orders: decoded to "
+                 "f16",
+                 p->n_f16);
     if (rc) {
         weights_plan_close(p);
         return rc;
@@ -406,6 +437,7 @@ static struct weight_desc bind_desc(const struct weight_plan *p, const struct bi
         bool round = p->round && !q->t.hfq && b->multiplied && !router;
         enum quant_fmt fmt = round ? round_format(p->round, q->t.fmt, b->n_in) : q->t.fmt;
         d.part[i] = (struct weight_part){.fmt = fmt, .data = q->at, .n_out = q->n_out};
+        d.col = q->col; /* the same for all */
     }
     return d;
 }
@@ -492,10 +524,13 @@ static int hfq_convert(const struct weight_plan *p, const struct bind *b, const 
     const struct weight_row *r = b->row;
     if (q->turned)
         return hfq_turned(q->t.hfq, q->row, b->n_in, 0, q->n_out, own, e);
+    bool f16 = hfq_col(q->t.hfq) && !q->col;
+    int (*rows)(const struct hfq_tensor *, int64_t, int64_t, void *, struct err *) =
+        f16 ? hfq_rows_f16 : hfq_rows;
     if (!r->hf_row)
-        return hfq_rows(q->t.hfq, q->row, q->n_out, own, e);
+        return rows(q->t.hfq, q->row, q->n_out, own, e);
     for (int64_t o = 0; o < q->n_out; o++) {
-        int rc = hfq_rows(q->t.hfq, q->row + r->hf_row(p->hp, i, o), 1, own + (size_t)o * row, e);
+        int rc = rows(q->t.hfq, q->row + r->hf_row(p->hp, i, o), 1, own + (size_t)o * row, e);
         if (rc)
             return rc;
     }

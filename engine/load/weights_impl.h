@@ -10,10 +10,11 @@
 /* Rows of one file tensor. */
 struct piece {
     struct ckpt_tensor t;
-    int64_t n_out;  /* rows wanted */
-    const char *at; /* the first of them, before any transposing */
-    int64_t row;    /* its number in the tensor */
-    bool turned;    /* of a quantised matrix: rows [row, row + n_in) turned are meant, in t.fmt */
+    int64_t n_out;      /* rows wanted */
+    const char *at;     /* the first of them, before any transposing */
+    int64_t row;        /* its number in the tensor */
+    const int32_t *col; /* order of the columns that hfq_rows makes, or NULL */
+    bool turned; /* of a quantised matrix: rows [row, row + n_in) turned are meant, in t.fmt */
 };
 
 /* One slot with its tensors. */
@@ -39,6 +40,7 @@ struct weight_plan {
     int64_t vec_max; /* longest vector, elements */
     bool hf;
     const char *round; /* see weights_plan_round */
+    int n_f16;         /* matrices whose parts have columns in different orders */
     const struct model_hp *hp;
     bool *claimed;              /* [tensors] while the plan is made */
     char missing[NAME_MAX_LEN]; /* a name that was not there */

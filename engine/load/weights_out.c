@@ -84,10 +84,12 @@ static int format_of(const struct list *l, const struct bind *b, struct weight_o
     for (int i = 0; i < b->n_part; i++) {
         const struct piece *q = &l->p->piece[b->piece + i];
         bool in = at < w->at + w->rows && at + q->n_out > w->at;
-        if (in && !first && w->fmt != q->t.fmt)
+        /* A GGUF file has no order of columns of its own. */
+        enum quant_fmt fmt = q->col ? QF_F16 : q->t.fmt;
+        if (in && !first && w->fmt != fmt)
             return err_set(e, ERR_UNSUPPORTED, "tensor %s: parts in different formats", b->name);
         if (in)
-            w->fmt = q->t.fmt;
+            w->fmt = fmt;
         first = first && !in;
         at += q->n_out;
     }
@@ -212,6 +214,8 @@ int weights_out_row(const struct weight_plan *p, const struct weight_out *w, int
         at = row->hf_row(p->hp, part, at);
     if (q->turned)
         return hfq_turned(q->t.hfq, q->row, b->n_in, at, 1, dst, e);
+    if (q->t.hfq && hfq_col(q->t.hfq))
+        return hfq_rows_f16(q->t.hfq, q->row + at, 1, dst, e);
     if (q->t.hfq)
         return hfq_rows(q->t.hfq, q->row + at, 1, dst, e);
     const struct quant_format *f = quant_format_get(q->t.fmt);

@@ -4,6 +4,7 @@
 #include "engine/base/mem.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 void ref__weight_close(struct dev *d, struct dev_weight *w)
 {
@@ -11,6 +12,8 @@ void ref__weight_close(struct dev *d, struct dev_weight *w)
     if (!w)
         return;
     free(w->row);
+    free(w->stored);
+    free(w->col);
     free(w);
 }
 
@@ -23,11 +26,16 @@ int ref__weight_open(struct dev *d, struct dev_weight **out, const struct weight
     struct dev_weight *w = mem_calloc(1, sizeof *w);
     if (w) {
         w->desc = *desc;
+        w->desc.col = NULL;
         for (int i = 0; i < desc->n_part; i++)
             w->n_out += desc->part[i].n_out;
         w->row = mem_calloc((size_t)desc->n_in, sizeof *w->row);
+        w->stored = desc->col ? mem_calloc((size_t)desc->n_in, sizeof *w->stored) : NULL;
+        w->col = desc->col ? mem_calloc((size_t)desc->n_in, sizeof *w->col) : NULL;
+        if (w->col)
+            memcpy(w->col, desc->col, (size_t)desc->n_in * sizeof *w->col);
     }
-    if (!w || !w->row) {
+    if (!w || !w->row || (desc->col && (!w->col || !w->stored))) {
         ref__weight_close(d, w);
         return err_set(e, ERR_NOMEM, "%s: no memory", desc->name ? desc->name : "weight");
     }
@@ -44,7 +52,10 @@ const float *ref__weight_row(const struct dev_weight *w, int64_t row)
     const struct quant_format *f = quant_format_get((uint32_t)p->fmt);
     size_t bytes = 0;
     quant_row_bytes(f, w->desc.n_in, &bytes);
-    f->decode((const char *)p->data + (size_t)row * bytes, w->row, w->desc.n_in);
+    f->decode((const char *)p->data + (size_t)row * bytes, w->col ? w->stored : w->row,
+              w->desc.n_in);
+    for (int64_t k = 0; w->col && k < w->desc.n_in; k++)
+        w->row[w->col[k]] = w->stored[k];
     return w->row;
 }
 

@@ -14,6 +14,8 @@ struct dev_weight {
     struct weight_desc desc;
     int64_t n_out; /* of all parts */
     float *row;    /* [n_in] one decoded row */
+    float *stored; /* the same before its columns are put in order; NULL without col */
+    int32_t *col;  /* own copy of desc.col, or NULL */
 };
 
 /* KV as [layer][block][token][kv head][K then V], each head_dim values in the pool's dtype and, behind codes, their

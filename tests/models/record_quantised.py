@@ -72,10 +72,8 @@ def gptq(bits, group, act=False, v2=False, apart=False):
         n = w.shape[1]
         gs = n if group < 0 else group
         g_idx = np.arange(n) // gs
-        if act and name.endswith(FUSED) and not apart:
-            rng = np.random.default_rng([*name.rsplit(".", 1)[0].encode()])
         if act:
-            g_idx = rng.permutation(g_idx)
+            g_idx = rng.permutation(g_idx) if apart else order_of(name, n, gs, rng)
         q, z, s, deq = ints(w, bits, gs, g_idx)
         out[name + ".qweight"] = t(pack(q.T, bits, 0))
         out[name + ".qzeros"] = t(pack(z if v2 else (z - 1) & ((1 << bits) - 1), bits, 1))
@@ -106,9 +104,19 @@ def ct(fmt, **weights):
             "config_groups": {"group_0": {"targets": ["Linear"], "weights": weights}}}
 
 
-def ct_packed(bits, sym):
+def order_of(name, n, group, rng):
+    """Groups of columns in activation order."""
+    if name.endswith(FUSED):
+        rng = np.random.default_rng([*name.rsplit(".", 1)[0].encode()])
+    return rng.permutation(np.arange(n) // group)
+
+
+def ct_packed(bits, sym, act=False):
     def make(name, w, out, rng):
-        q, z, s, deq = ints(w, bits, 32, sym=sym)
+        g_idx = order_of(name, w.shape[1], 32, rng) if act else None
+        q, z, s, deq = ints(w, bits, 32, g_idx, sym=sym)
+        if act:
+            out[name + ".weight_g_idx"] = t(g_idx.astype(np.int32))
         out[name + ".weight_packed"] = t(pack(q, bits, 1))
         out[name + ".weight_scale"] = t(s.T)
         out[name + ".weight_shape"] = torch.tensor(w.shape, dtype=torch.int64)
@@ -235,7 +243,7 @@ CASES = {
     "q-gptq4": gptq(4, 32), "q-gptq4-act": gptq(4, 32, act=True), "q-gptq4-apart": gptq(4, 32, act=True, apart=True),
     "q-gptq3-act": gptq(3, 32, act=True), "q-gptq8-act": gptq(8, 32, act=True, v2=True), "q-gptq3": gptq(3, 32), "q-gptq2": gptq(2, 32),
     "q-gptq8": gptq(8, -1, v2=True), "q-awq": awq(), "q-ct-int4": ct_packed(4, True),
-    "q-ct-int4-zero": ct_packed(4, False), "q-ct-w8": ct_packed(8, True),
+    "q-ct-int4-act": ct_packed(4, True, act=True), "q-ct-int4-zero": ct_packed(4, False), "q-ct-w8": ct_packed(8, True),
     "q-ct-int8": (ct("int-quantized", num_bits=8, type="int", strategy="channel"), ct_int8),
     "q-fp8-tensor": fp8("tensor"), "q-fp8-channel": fp8("channel"), "q-fp8-block": fp8("block"),
     "q-nvfp4": nvfp4(False), "q-nvfp4-mo": nvfp4(True),

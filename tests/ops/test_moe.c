@@ -144,24 +144,29 @@ struct product {
     int64_t n_in, n;
     int n_expert, n_used;
     bool each, bias, in_scale;
+    bool sorted; /* each expert's columns lie in an order of its own */
 };
 
 static const struct product products[] = {
-    {{QF_F32}, {40}, 64, 5, 4, 2, false, false, false},
-    {{QF_BF16}, {33}, 72, 21, 3, 2, false, true, false},
-    {{QF_F16}, {16}, 48, 1, 8, 4, false, false, true},
-    {{QF_Q4_0, QF_Q4_0}, {64, 64}, 96, 7, 6, 3, false, true, false},
-    {{QF_Q4_1}, {50}, 64, 9, 4, 2, true, false, false},
-    {{QF_Q5_0, QF_Q5_1}, {20, 37}, 128, 6, 5, 2, false, false, false},
-    {{QF_Q8_0}, {130}, 320, 40, 2, 1, false, true, true},
-    {{QF_Q2_K}, {35}, 256, 4, 4, 4, true, true, false},
-    {{QF_Q3_K}, {17}, 512, 3, 16, 2, false, false, false},
-    {{QF_Q4_K, QF_Q6_K}, {48, 48}, 512, 11, 7, 3, false, false, false},
-    {{QF_Q5_K}, {32}, 256, 2, 3, 2, true, false, false},
-    {{QF_Q6_K}, {64}, 768, 1, 24, 8, false, false, false},
-    {{QF_IQ4_NL}, {36}, 96, 19, 3, 2, false, false, false},
-    {{QF_IQ4_XS}, {40}, 256, 70, 2, 2, false, false, false},
-    {{QF_BF16}, {24}, 1056, 90, 2, 2, true, true, false}, /* K in parts on a GPU */
+    {{QF_F32}, {40}, 64, 5, 4, 2, false, false, false, false},
+    {{QF_BF16}, {33}, 72, 21, 3, 2, false, true, false, false},
+    {{QF_F16}, {16}, 48, 1, 8, 4, false, false, true, false},
+    {{QF_Q4_0, QF_Q4_0}, {64, 64}, 96, 7, 6, 3, false, true, false, false},
+    {{QF_Q4_1}, {50}, 64, 9, 4, 2, true, false, false, false},
+    {{QF_Q5_0, QF_Q5_1}, {20, 37}, 128, 6, 5, 2, false, false, false, false},
+    {{QF_Q8_0}, {130}, 320, 40, 2, 1, false, true, true, false},
+    {{QF_Q2_K}, {35}, 256, 4, 4, 4, true, true, false, false},
+    {{QF_Q3_K}, {17}, 512, 3, 16, 2, false, false, false, false},
+    {{QF_Q4_K, QF_Q6_K}, {48, 48}, 512, 11, 7, 3, false, false, false, false},
+    {{QF_Q5_K}, {32}, 256, 2, 3, 2, true, false, false, false},
+    {{QF_Q6_K}, {64}, 768, 1, 24, 8, false, false, false, false},
+    {{QF_IQ4_NL}, {36}, 96, 19, 3, 2, false, false, false, false},
+    {{QF_IQ4_XS}, {40}, 256, 70, 2, 2, false, false, false, false},
+    {{QF_BF16}, {24}, 1056, 90, 2, 2, true, true, false, false}, /* K in parts on a GPU */
+    {{QF_Q4_0, QF_Q8_0}, {40, 24}, 96, 37, 3, 2, false, true, false, true},
+    {{QF_Q4_1}, {33}, 64, 70, 2, 1, false, false, true, true},
+    {{QF_Q8_0}, {24}, 1056, 9, 4, 2, true, true, false, true},
+    {{QF_BF16}, {24}, 72, 5, 4, 2, true, false, true, true},
 };
 
 /* Random blocks; halves of scales stay small. */
@@ -197,6 +202,7 @@ struct world {
     const struct product *p;
     int64_t n_out, n_all, n_src;
     uint8_t *data[N_EXPERT_MAX][2];
+    int32_t *col[N_EXPERT_MAX];
     float *x, *bias, *scale, *want;
     int32_t *id;
 };
@@ -209,6 +215,14 @@ static void world_make(struct world *w, const struct product *p)
     for (int e = 0; e < p->n_expert; e++)
         for (int i = 0; i < 2 && p->part[i]; i++)
             w->data[e][i] = blocks(p->fmt[i], p->part[i], p->n_in, &bytes);
+    for (int e = 0; e < p->n_expert && p->sorted; e++) {
+        int32_t *col = w->col[e] = malloc((size_t)p->n_in * sizeof *col);
+        for (int64_t k = 0; k < p->n_in; k++) { /* each of [0, k] once */
+            int64_t at = (int64_t)(ot_next() % (uint64_t)(k + 1));
+            col[k] = col[at];
+            col[at] = (int32_t)k;
+        }
+    }
     w->x = malloc((size_t)(w->n_src * p->n_in) * sizeof *w->x);
     fill_bf16(w->x, (size_t)(w->n_src * p->n_in), 1);
     w->bias = malloc((size_t)(p->n_expert * w->n_out) * sizeof *w->bias);
@@ -230,6 +244,8 @@ static void world_free(struct world *w)
     for (int e = 0; e < w->p->n_expert; e++)
         for (int i = 0; i < 2; i++)
             free(w->data[e][i]);
+    for (int e = 0; e < w->p->n_expert; e++)
+        free(w->col[e]);
     free(w->x);
     free(w->bias);
     free(w->scale);
@@ -237,11 +253,14 @@ static void world_free(struct world *w)
     free(w->id);
 }
 
-static void weights_make(const struct ot_back *x, const struct world *w, struct dev_weight **out)
+/* sorted: as p says; else columns as they lie. */
+static void weights_make(const struct ot_back *x, const struct world *w, bool sorted,
+                         struct dev_weight **out)
 {
     for (int e = 0; e < w->p->n_expert; e++) {
         struct err err = {0};
-        struct weight_desc d = {.name = "expert", .n_in = w->p->n_in};
+        struct weight_desc d = {
+            .name = "expert", .n_in = w->p->n_in, .col = sorted ? w->col[e] : NULL};
         for (int i = 0; i < 2 && w->p->part[i]; i++)
             d.part[d.n_part++] = (struct weight_part){w->p->fmt[i], w->data[e][i], w->p->part[i]};
         if (x->b->weight_open(x->d, &out[e], &d, &err))
@@ -249,14 +268,16 @@ static void weights_make(const struct ot_back *x, const struct world *w, struct 
     }
 }
 
-/* One row by one weight. */
+/* One row by one weight. plain: the weight knows no order of columns, the row is sorted instead. */
 static void alone(const struct ot_back *x, const struct world *w, struct dev_weight **weight,
-                  int64_t r, const float *got)
+                  int64_t r, const float *got, bool plain)
 {
     const struct product *p = w->p;
     int32_t e = w->id[r];
     float row[2048], out[256];
-    memcpy(row, w->x + (p->each ? r : r / p->n_used) * p->n_in, (size_t)p->n_in * sizeof *row);
+    const float *from = w->x + (p->each ? r : r / p->n_used) * p->n_in;
+    for (int64_t k = 0; k < p->n_in; k++)
+        row[k] = from[plain ? w->col[e][k] : k];
     for (int64_t k = 0; k < p->n_in && p->in_scale; k++)
         row[k] *= w->scale[r];
     struct tensor bias = {0}, src = mul_tensor(x, 1, p->n_in, row),
@@ -290,7 +311,7 @@ static void product_run(const struct ot_back *x, struct world *w, bool first, do
         step_of(x, (int)p->n);
     size_t n = (size_t)(w->n_all * w->n_out);
     struct dev_weight *weight[N_EXPERT_MAX] = {0};
-    weights_make(x, w, weight);
+    weights_make(x, w, true, weight);
     struct op_linear_experts a = {.dst = ot_tensor(x, w->n_all, w->n_out, NULL),
                                   .src = mul_tensor(x, w->n_src, p->n_in, w->x),
                                   .w = weight,
@@ -308,7 +329,15 @@ static void product_run(const struct ot_back *x, struct world *w, bool first, do
     else
         ot_near(x, "experts", got, w->want, n, bound);
     for (int64_t r = 0; r < w->n_all; r += ot_emulated((int)(x - ot_backs)) ? 5 : 1)
-        alone(x, w, weight, r, got);
+        alone(x, w, weight, r, got, false);
+    if (p->sorted && !first) { /* the reference sums in the matrix's order */
+        struct dev_weight *plain[N_EXPERT_MAX] = {0};
+        weights_make(x, w, false, plain);
+        for (int64_t r = 0; r < w->n_all; r += ot_emulated((int)(x - ot_backs)) ? 5 : 1)
+            alone(x, w, plain, r, got, true);
+        for (int e = 0; e < p->n_expert; e++)
+            x->b->weight_close(x->d, plain[e]);
+    }
     free(got);
     x->b->buf_free(x->d, a.src.buf);
     ot_take(x, a.id, NULL);
@@ -436,13 +465,13 @@ static void test_sigmoid(void **st)
 static void test_errors(void **st)
 {
     (void)st;
-    static const struct product p = {{QF_F32}, {8}, 32, 2, 3, 2, false, false, false};
+    static const struct product p = {{QF_F32}, {8}, 32, 2, 3, 2, false, false, false, false};
     struct world w;
     world_make(&w, &p);
     for (int b = 0; b < ot_n; b++) {
         const struct ot_back *x = &ot_backs[b];
         struct dev_weight *weight[N_EXPERT_MAX] = {0};
-        weights_make(x, &w, weight);
+        weights_make(x, &w, true, weight);
         int32_t bad[4] = {0, 3, 1, -1};
         struct tensor id = ints(x, 2, 2, bad), dst = ot_tensor(x, 4, 8, NULL),
                       src = mul_tensor(x, 2, 32, w.x);
@@ -457,6 +486,17 @@ static void test_errors(void **st)
         a.src.shape[0] = 2;
         a.w = NULL;
         assert_int_equal(x->b->linear_experts(x->d, &a), ERR_INVAL);
+        int32_t col[32] = {0};
+        struct dev_weight *none = NULL;
+        struct err e = {0};
+        struct weight_desc d = {.name = "w", .n_in = 32, .n_part = 1, .col = col};
+        d.part[0] = (struct weight_part){QF_F32, w.data[0][0], 8};
+        d.rows = true; /* a row that is looked up is as it lies */
+        assert_int_equal(x->b->weight_open(x->d, &none, &d, &e), ERR_INVAL);
+        d.rows = false;
+        col[7] = 32;
+        assert_int_equal(x->b->weight_open(x->d, &none, &d, &e), ERR_INVAL);
+        assert_non_null(strstr(e.text, "column 7 stands for 32 of 32"));
         struct op_route r = {.logits = dst, .id = id, .weight = dst};
         assert_int_equal(x->b->route(x->d, &r), ERR_INVAL);
         struct op_experts_sum s = {.dst = dst, .src = dst, .weight = id};
@@ -466,8 +506,8 @@ static void test_errors(void **st)
         x->b->buf_free(x->d, src.buf);
         ot_take(x, dst, NULL);
         ot_take(x, id, NULL);
-        for (int e = 0; e < p.n_expert; e++)
-            x->b->weight_close(x->d, weight[e]);
+        for (int i = 0; i < p.n_expert; i++)
+            x->b->weight_close(x->d, weight[i]);
     }
     world_free(&w);
 }
