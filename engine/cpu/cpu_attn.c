@@ -145,20 +145,35 @@ static int rope_table(struct rope_job *j, const struct op_rope_kv *a)
     return 0;
 }
 
+/* Does row i go on in the block of the row before? */
+static bool goes_on(const struct dev *d, int i)
+{
+    const int32_t *seq = d->row_seq.p, *pos = d->meta.pos;
+    return i > 0 && seq[i] == seq[i - 1] && pos[i] == pos[i - 1] + 1 &&
+           pos[i] % KV_BLOCK_TOKENS != 0;
+}
+
+/* A task has the runs of rows of one block that begin in its part: whole blocks are written at once. */
 static void rope_rows(void *arg, int task, int worker)
 {
     (void)worker;
     const struct rope_job *j = arg;
     const struct step_meta *m = &j->d->meta;
     const int32_t *seq = j->d->row_seq.p;
-    int end = (task + 1) * j->grain;
-    for (int i = task * j->grain; i < end && i < m->n_row; i++) {
+    const int n_row = m->n_row, end = (task + 1) * j->grain;
+    int i = task * j->grain;
+    while (i < n_row && i < end && goes_on(j->d, i))
+        i++;
+    for (int n; i < n_row && i < end; i += n) {
+        for (n = 1; i + n < n_row && goes_on(j->d, i + n);)
+            n++;
         int32_t blk =
             m->block_table[(int64_t)seq[i] * m->block_stride + m->pos[i] / KV_BLOCK_TOKENS];
         char *kv = j->kv->base + (size_t)blk * j->kv->geom.block_bytes +
                    (size_t)j->layer * j->kv->layer_bytes;
         const float *cs = j->cs ? j->cs + (size_t)i * (size_t)j->args.n_rot : NULL;
-        j->d->isa->norm->rope_kv(&j->args, j->qkv + i * j->ld, cs, kv, m->pos[i] % KV_BLOCK_TOKENS);
+        j->d->isa->norm->rope_kv(&j->args, j->qkv + i * j->ld, j->ld, cs, kv,
+                                 m->pos[i] % KV_BLOCK_TOKENS, n);
     }
 }
 
@@ -196,6 +211,8 @@ int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
     }
     double cost = (double)(a->n_head + 3 * a->n_kv_head) * a->head_dim * 0.6;
     j.grain = cpu__grain(cost);
+    if (d->meta.n_row >= 4 * KV_BLOCK_TOKENS && j.grain < KV_BLOCK_TOKENS)
+        j.grain = KV_BLOCK_TOKENS;
     cpu__run(d, rope_rows, &j, (d->meta.n_row + j.grain - 1) / j.grain, cost * d->meta.n_row);
     return 0;
 }

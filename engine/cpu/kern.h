@@ -67,9 +67,10 @@ struct cpu_norm_args {
 
 struct cpu_norm_kern {
     void (*norm)(const struct cpu_norm_args *a);
-    /* One row of qkv in place; cs = cos[n_rot/2] then sin[n_rot/2]; kv = the layer's part of the token's
-     * block, slot = the token's place in it. */
-    void (*rope_kv)(const struct cpu_rope_args *a, float *qkv, const float *cs, void *kv, int slot);
+    /* n rows of qkv in place, of consecutive tokens of one block; cs = cos[n_rot/2] then sin[n_rot/2] of each; kv = the
+     * layer's part of the block, slot = the first token's place in it. */
+    void (*rope_kv)(const struct cpu_rope_args *a, float *qkv, int64_t ld, const float *cs,
+                    void *kv, int slot, int n);
     /* One row of n values by a's activation; `gate` holds n values, then n more unless a->single. */
     void (*act_mul)(const struct op_act_mul *a, float *dst, const float *gate, int64_t n);
     void (*scale)(float *x, int64_t n, float scale, float softcap);

@@ -154,6 +154,29 @@ static void write_k(const struct cpu_kv_geom *g, char *kv, const float *k, int s
     }
 }
 
+typedef uint16_t u16x16 __attribute__((vector_size(32)));
+
+/* K of a whole block's 16 tokens: rows of token and dimension, turned. ld: floats from token to token. */
+static void write_k16(const struct cpu_kv_geom *g, char *kv, const float *k, int64_t ld)
+{
+    for (int d = 0; d < g->head_dim; d += VL) {
+        const int n = g->head_dim - d < VL ? g->head_dim - d : VL;
+        u16x16 v[16], w[16];
+        for (int t = 0; t < 16; t++)
+            convert(&v[t], vloadn(k + t * ld + d, n), g->dtype);
+        for (int round = 0; round < 4; round++) { /* a perfect shuffle of rows and of lanes */
+            for (int i = 0; i < 8; i++) {
+                w[2 * i] = __builtin_shufflevector(v[i], v[i + 8], 0, 16, 1, 17, 2, 18, 3, 19, 4,
+                                                   20, 5, 21, 6, 22, 7, 23);
+                w[2 * i + 1] = __builtin_shufflevector(v[i], v[i + 8], 8, 24, 9, 25, 10, 26, 11, 27,
+                                                       12, 28, 13, 29, 14, 30, 15, 31);
+            }
+            memcpy(v, w, sizeof v);
+        }
+        memcpy(kv + (size_t)d * KV_BLOCK_TOKENS * 2, v, (size_t)n * sizeof *v);
+    }
+}
+
 static void write_v(const struct cpu_kv_geom *g, char *kv, const float *v, int slot)
 {
     size_t es = dtype_bytes(g->dtype);
@@ -164,12 +187,11 @@ static void write_v(const struct cpu_kv_geom *g, char *kv, const float *v, int s
     }
 }
 
-static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, void *kv, int slot)
+/* Norms and rotation of one row. */
+static void rope_row(const struct cpu_rope_args *a, float *qkv, const float *cs)
 {
-    const struct cpu_kv_geom *g = &a->geom;
     const float *c = cs, *s = cs + a->n_rot / 2;
-    int hd = g->head_dim;
-    int n_kv = a->q_only ? 0 : a->n_kv_head;
+    const int hd = a->geom.head_dim, n_kv = a->q_only ? 0 : a->n_kv_head;
     for (int h = 0; h < a->n_head + n_kv; h++) {
         float *x = qkv + (int64_t)h * hd;
         const float *w = h < a->n_head ? a->q_norm : a->k_norm;
@@ -177,18 +199,33 @@ static void rope_kv(const struct cpu_rope_args *a, float *qkv, const float *cs, 
             norm_scale(x, x, w, hd, a->eps);
         rope_head(x, c, s, a->n_rot, a->style);
     }
-    float *k = qkv + (int64_t)a->n_head * hd, *v = k + (int64_t)a->n_kv_head * hd;
+    float *v = qkv + (int64_t)(a->n_head + a->n_kv_head) * hd;
+    for (int h = 0; a->v_norm && h < n_kv; h++)
+        norm_scale(v + (int64_t)h * hd, v + (int64_t)h * hd, a->v_norm, hd, a->eps);
+}
+
+static void rope_kv(const struct cpu_rope_args *a, float *qkv, int64_t ld, const float *cs,
+                    void *kv, int slot, int n)
+{
+    const struct cpu_kv_geom *g = &a->geom;
+    const int hd = g->head_dim, n_kv = a->q_only ? 0 : a->n_kv_head;
+    const bool turn = n == KV_BLOCK_TOKENS && (g->dtype == DT_F16 || g->dtype == DT_BF16);
+    for (int i = 0; i < n; i++)
+        rope_row(a, qkv + i * ld, cs + (int64_t)i * a->n_rot);
     for (int h = 0; h < n_kv; h++) {
         char *p = (char *)kv + (size_t)h * a->head_bytes;
-        float *vh = v + (int64_t)h * hd;
-        if (a->v_norm)
-            norm_scale(vh, vh, a->v_norm, hd, a->eps);
-        if (dtype_is_code(g->dtype)) {
-            write_codes(g, p, k + (int64_t)h * hd, vh, slot);
-            continue;
+        const float *k = qkv + (int64_t)(a->n_head + h) * hd, *v = k + (int64_t)a->n_kv_head * hd;
+        if (turn)
+            write_k16(g, p, k, ld);
+        for (int i = 0; i < n; i++, k += ld, v += ld) {
+            if (dtype_is_code(g->dtype)) {
+                write_codes(g, p, k, v, slot + i);
+                continue;
+            }
+            if (!turn)
+                write_k(g, p, k, slot + i);
+            write_v(g, p, v, slot + i);
         }
-        write_k(g, p, k + (int64_t)h * hd, slot);
-        write_v(g, p, vh, slot);
     }
 }
 
