@@ -90,7 +90,8 @@ static bool mlp_fits(const struct dev *d, const struct op_mlp *a, struct mlp_job
     j->up_panel = a->act.single ? 0 : gemm__panel_at(j->in, j->n_ff);
     /* Many rows of bf16 are converted by the tasks that multiply them. */
     const bool own = cpu_gemm_form(j->in) == CPU_GEMM_BF16 && m >= (int64_t)d->n_threads * 96;
-    return m > 0 && j->up_panel >= 0 && !own && j->n_ff % UNIT == 0 &&
+    /* On several nodes of memory the halves of gate and up are far from those that read them here. */
+    return m > 0 && j->up_panel >= 0 && !own && gemm__one_node(d->pool) && j->n_ff % UNIT == 0 &&
            a->in.w->n_in_pad == a->in.w->desc.n_in && a->out.w->n_in_pad == j->n_ff;
 }
 
@@ -130,7 +131,7 @@ static int mlp_run(struct dev *d, const struct op_mlp *a, struct mlp_job *j)
     unit = (unit + UNIT - 1) / UNIT * UNIT / lanes;
     j->rows = m < ROWS_MAX ? (m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : ROWS_MAX;
     j->n_row_task = (int)((m + j->rows - 1) / j->rows);
-    gemm__cut(&j->cut, j->n_ff / lanes, unit, d->n_threads, m);
+    gemm__cut(&j->cut, j->n_ff / lanes, unit, d->pool, m);
     cpu_pool_run(d->pool, mlp_task, j, j->cut.n * j->n_row_task);
     cpu_gemm(d->pool, &out);
     return 0;

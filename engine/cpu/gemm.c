@@ -368,19 +368,27 @@ static void gemm_task(void *arg, int task, int worker)
                                              (size_t)worker * j->s.wbuf_each});
 }
 
-void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, int n_thread, int64_t m)
+bool gemm__one_node(const struct cpu_pool *pool)
 {
+    return cpu_pool_node(pool, cpu_pool_threads(pool) - 1) == 0;
+}
+
+void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, const struct cpu_pool *pool,
+               int64_t m)
+{
+    const int n_thread = cpu_pool_threads(pool);
+    const bool even = !gemm__one_node(pool); /* a node's share of tasks is its share of panels */
     const int64_t least = (n_panel / (GEMM_CUT_MAX / 2) + unit - 1) / unit * unit;
     int64_t first = 0, rest = 0, at = 0;
-    if (m <= FEW_ROWS) {
-        first = n_panel * 3 / (4 * n_thread) / unit * unit;
-        rest = (n_panel - first * n_thread + 2 * n_thread - 1) / (2 * n_thread);
+    if (m <= FEW_ROWS || even) {
+        first = even ? 0 : n_panel * 3 / (4 * n_thread) / unit * unit;
+        rest = (n_panel - first * n_thread) / ((even ? 6 : 2) * n_thread) + 1;
         rest = (rest + unit - 1) / unit * unit;
     }
     for (c->n = 0; at < n_panel; c->n++) {
         const int64_t left = n_panel - at;
         int64_t n = left / (2 * n_thread) / unit * unit;
-        if (m <= FEW_ROWS)
+        if (rest)
             n = c->n < n_thread && first ? first : rest;
         n = n < least ? least : n;
         n = n < unit ? unit : n;
@@ -491,7 +499,7 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
     /* Row blocks of 256 keep a task's activations in L2. */
     j.rows = a->m < 256 ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : 256;
     j.n_row_task = (int)((a->m + j.rows - 1) / j.rows);
-    gemm__cut(&j.cut, cpu_gemm_panels(w), gemm__least(w, a->m), n_thread, a->m);
+    gemm__cut(&j.cut, cpu_gemm_panels(w), gemm__least(w, a->m), pool, a->m);
     cpu_pool_run(pool, gemm_task, &j, j.cut.n * j.n_row_task);
 }
 

@@ -196,14 +196,17 @@ void gemm__prep_cols(const struct cpu_packed *w, const struct gemm_scratch *s, v
                      const struct gemm_prep *p, int64_t row, int64_t col);
 /* All rows of a product, on the workers. */
 void gemm__prep_all(struct cpu_pool *pool, const struct cpu_gemm_args *a);
-/* Ranges of panels to hand out in order: large ones first, small ones last, so that workers end together. A range but the
- * last has a multiple of `unit` panels. */
+/* Ranges of panels to hand out in order for m rows: large ones first, small ones last, so that workers end together; on
+ * several nodes of memory all alike. A range but the last has a multiple of `unit` panels. */
 #define GEMM_CUT_MAX 512
 struct gemm_cut {
     int n;
     int32_t from[GEMM_CUT_MAX + 1];
 };
-void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, int n_thread, int64_t m);
+void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, const struct cpu_pool *pool,
+               int64_t m);
+/* Are all workers near one memory? */
+bool gemm__one_node(const struct cpu_pool *pool);
 /* Panels [from, to) times the m rows of the scratch from `row` on (a multiple of GEMM_ROWS), in the calling thread. */
 struct gemm_piece {
     const struct cpu_packed *w;

@@ -148,15 +148,19 @@ void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker
     }
     uint32_t job = ++p->job;
     /* Closed first: a late worker that still holds the last ticket of the old job and reads the new
-     * description must fail its exchange. */
+     * description must fail its exchange (it acquires what these stores release). Only the last store waits for
+     * its cache line; those of the others come meanwhile. */
     for (int i = 0; i < p->n_lane; i++)
-        atomic_store(&p->lane[i].ticket, (uint64_t)job << 32 | UINT32_MAX);
+        atomic_store_explicit(&p->lane[i].ticket, (uint64_t)job << 32 | UINT32_MAX,
+                              memory_order_release);
     atomic_store_explicit(&p->fn, fn, memory_order_release);
     atomic_store_explicit(&p->arg, arg, memory_order_release);
     atomic_store_explicit(&p->n_task, n_task, memory_order_release);
-    atomic_store(&p->done, 0);
+    atomic_store_explicit(&p->done, 0, memory_order_release);
     for (int i = 0; i < p->n_lane; i++)
-        atomic_store(&p->lane[i].ticket, (uint64_t)job << 32 | lane_at(p, p->lane[i].from, n_task));
+        atomic_store_explicit(&p->lane[i].ticket,
+                              (uint64_t)job << 32 | lane_at(p, p->lane[i].from, n_task),
+                              memory_order_release);
     atomic_store(&p->wake, job);
     if (atomic_load(&p->n_parked))
         futex_wake(&p->wake, INT_MAX);
