@@ -3,6 +3,7 @@
 #include "engine/base/mem.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -192,6 +193,23 @@ int dit_rope_dim(const struct dit_rope *r)
     return d;
 }
 
+int dit_rope_read(struct dit_rope *r, struct config *c, const char *key, int head_dim,
+                  struct err *e)
+{
+    int n = config_len(c, key);
+    r->n_axis = 3;
+    for (int i = 0; i < n && i < 3; i++)
+        r->dim[i] = (int)config_int_at(c, key, i, 2, 1024);
+    int rc = config_error(c, e);
+    if (rc)
+        return rc;
+    if ((n && n != 3) || dit_rope_dim(r) != head_dim || r->dim[0] % 2 || r->dim[1] % 2 ||
+        r->dim[2] % 2)
+        return err_set(e, ERR_INVAL, "transformer: %s must be 3 even numbers whose sum is %d", key,
+                       head_dim);
+    return 0;
+}
+
 /* Columns of one axis for all rows. A table over the range of positions comes first: pictures have far fewer
  * positions on an axis than rows, and sines are slow. ERR_NOMEM. */
 static int axis_fill(const struct dit_rope *r, int axis, const int32_t *pos, size_t rows,
@@ -262,6 +280,15 @@ void dit_mlp_load(struct nn_load *l, struct dit_mlp *m, const int64_t size[3], c
     nn_load_linear(l, &m->out, size[1], size[2], 0, "%s", out);
 }
 
+void dit_embedder_load(struct nn_load *l, struct dit_mlp *m, const char *what, int64_t n_in,
+                       int64_t d)
+{
+    char in[64], out[64];
+    snprintf(in, sizeof in, "time_text_embed.%s_embedder.linear_1", what);
+    snprintf(out, sizeof out, "time_text_embed.%s_embedder.linear_2", what);
+    dit_mlp_load(l, m, (int64_t[3]){n_in, d, d}, in, out);
+}
+
 struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x)
 {
     struct tensor mid = nn_linear(n, &m->in, x);
@@ -269,6 +296,30 @@ struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x
     nn_free(n, &mid);
     struct tensor out = nn_linear(n, &m->out, act);
     nn_free(n, &act);
+    return out;
+}
+
+void dit_mlp_add(struct nn *n, const struct dit_mlp *m, struct tensor x, struct tensor sum)
+{
+    struct tensor y = dit_mlp_run(n, m, x);
+    nn_free(n, &x);
+    NN_OP(n, gate_add, .x = sum, .y = y, .factor = 1, .layout = -1);
+    nn_free(n, &y);
+}
+
+struct tensor dit_time_run(struct nn *n, const struct dit_mlp *m, const float *t, int n_t,
+                           float scale)
+{
+    struct tensor wave = dit_sinusoids(n, t, n_t, (int)m->in.n_in, scale);
+    struct tensor out = dit_mlp_run(n, m, wave);
+    nn_free(n, &wave);
+    return out;
+}
+
+struct tensor dit_silu(struct nn *n, struct tensor *x)
+{
+    struct tensor out = nn_act(n, *x, IMAGE_ACT_SILU, n->mul);
+    nn_free(n, x);
     return out;
 }
 
@@ -292,7 +343,7 @@ struct tensor dit_put_pooled(struct nn *n, const struct img_row *row, int n_row,
     struct tensor t = nn_tmp(n, DT_F32, n_row, dim);
     for (int i = 0; i < n_row && !n->dry && !n->rc; i++) {
         struct tensor to = nn_rows(t, i, 1);
-        if (row[i].cond->n_pooled == dim)
+        if (row[i].cond->n_pooled == dim && row[i].cond->pooled)
             nn_put(n, &to, row[i].cond->pooled);
         else
             nn_done(n, "pooled", ERR_INVAL);
@@ -313,4 +364,26 @@ void dit_gate(struct nn *n, struct tensor x, struct tensor *y, struct tensor gat
 {
     NN_OP(n, gate_add, .x = x, .y = *y, .gate = gate, .factor = 1, .layout = layout);
     nn_free(n, y);
+}
+
+/* ---- the last layer ---- */
+
+void dit_last_load(struct nn_load *l, struct dit_last *m, int64_t d, const struct dit_patch *a)
+{
+    nn_load_linear(l, &m->mod, d, 2 * d, 0, "norm_out.linear");
+    nn_load_linear(l, &m->out, d, (int64_t)a->c * a->p * a->p, 0, "proj_out");
+}
+
+void dit_last_run(struct nn *n, const struct dit_last *m, const struct dit_pass *p,
+                  const struct dit_patch *a, struct tensor *img, const struct img_row *row,
+                  int n_row)
+{
+    int64_t d = img->shape[1];
+    struct tensor mod = nn_linear(n, &m->mod, p->temb);
+    struct tensor x = dit_modulate(n, *img, dit_slice(mod, 0, d), dit_slice(mod, 1, d), DIT_IMG);
+    struct tensor out = nn_linear(n, &m->out, x);
+    dit_get_latents(n, a, out, 1, row, n_row, p->rows->start[DIT_IMG]);
+    struct tensor *const all[] = {img, &mod, &x, &out};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        nn_free(n, all[i]);
 }

@@ -78,6 +78,10 @@ struct dit_rope {
     double theta;
 };
 int dit_rope_dim(const struct dit_rope *r); /* sum */
+/* r->dim of three axes from the list `key`, which may be absent. ERR_INVAL, which names the key: they are not three even
+ * numbers whose sum is head_dim. */
+int dit_rope_read(struct dit_rope *r, struct config *c, const char *key, int head_dim,
+                  struct err *e);
 /* New temporaries cos and sin [rows, head / 2] from positions [rows, n_axis], for op_rotate. Angles are computed in
  * double once for each position of an axis. pos is not read in a dry run. */
 void dit_rope_tables(struct nn *n, const struct dit_rope *r, const int32_t *pos, int64_t rows,
@@ -92,7 +96,17 @@ struct dit_mlp {
 /* Sizes may be NN_ANY; both layers have biases. */
 void dit_mlp_load(struct nn_load *l, struct dit_mlp *m, const int64_t size[3], const char *in,
                   const char *out);
+/* diffusers' time_text_embed.<what>_embedder: n_in -> d -> d */
+void dit_embedder_load(struct nn_load *l, struct dit_mlp *m, const char *what, int64_t n_in,
+                       int64_t d);
 struct tensor dit_mlp_run(struct nn *n, const struct dit_mlp *m, struct tensor x);
+/* sum += mlp(x), then x is freed */
+void dit_mlp_add(struct nn *n, const struct dit_mlp *m, struct tensor x, struct tensor sum);
+/* mlp(sinusoids of scale * t) [n_t, n_out], as many as the layer reads. t is not read in a dry run. */
+struct tensor dit_time_run(struct nn *n, const struct dit_mlp *m, const float *t, int n_t,
+                           float scale);
+/* (mul) SiLU of x, which is freed. */
+struct tensor dit_silu(struct nn *n, struct tensor *x);
 /* New temporary [n_t, dim]: sinusoids of scale * t, cosines first. t is not read in a dry run. */
 struct tensor dit_sinusoids(struct nn *n, const float *t, int n_t, int dim, float scale);
 
@@ -138,6 +152,11 @@ struct dit_joint {
     struct dit_stream txt, img;
     int n_head, head_dim;
 };
+/* The names of both streams in FLUX.1 and Stable Diffusion 3. */
+extern const struct dit_stream_names dit_names_img, dit_names_txt;
+/* Both streams of transformer_blocks.<i>. */
+void dit_joint_load(struct nn_load *l, struct dit_joint *b, int i, int n_head, int head_dim,
+                    const struct dit_stream_names *img, const struct dit_stream_names *txt);
 /* What all blocks of a pass read. */
 struct dit_pass {
     const struct dit_rows *rows;
@@ -145,11 +164,26 @@ struct dit_pass {
     struct tensor cos_txt, sin_txt; /* [txt rows, head_dim / 2]; buf 0: no rotation */
     struct tensor cos_img, sin_img; /* [img rows, head_dim / 2] */
 };
+/* The pictures' rows into r, and its layouts for the operations that follow. False: the run has failed. */
+bool dit_pass_begin(struct nn *n, struct dit_rows *r, const struct dit_patch *a,
+                    const struct img_row *row, int n_row);
+void dit_pass_end(struct nn *n, struct dit_pass *p); /* frees its tensors */
 /* txt [txt rows, d] and img [img rows, d] (f32) one block on, in place. */
 void dit_joint_run(struct nn *n, const struct dit_joint *b, const struct dit_pass *p,
                    struct tensor txt, struct tensor img);
 /* up, tanh GELU, down: f32 [rows, n_out]. x (mul) is freed. */
 struct tensor dit_gelu_mlp(struct nn *n, const struct nn_linear *up, const struct nn_linear *down,
                            struct tensor *x);
+
+/* ---- the last layer: norm modulated by the timestep, scale before shift, then patches ---- */
+
+struct dit_last {
+    struct nn_linear mod, out; /* [2 d], [c * p * p] */
+};
+void dit_last_load(struct nn_load *l, struct dit_last *m, int64_t d, const struct dit_patch *a);
+/* img [img rows, d], which is freed, into row[i].out. */
+void dit_last_run(struct nn *n, const struct dit_last *m, const struct dit_pass *p,
+                  const struct dit_patch *a, struct tensor *img, const struct img_row *row,
+                  int n_row);
 
 #endif

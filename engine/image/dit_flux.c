@@ -26,34 +26,12 @@ struct dit_flux {
     struct dit_rope rope;
     int dim, text_dim, pooled_dim, n_double, n_single, n_head, head_dim;
     bool guided;
-    struct nn_linear img_in, txt_in, norm_out, proj_out;
+    struct nn_linear img_in, txt_in;
+    struct dit_last last;
     struct dit_mlp time, guidance, pooled;
     struct dit_joint *joint;
     struct single *single;
     struct dit_rows rows; /* of the last pass: its layouts point here */
-};
-
-static const struct dit_stream_names img_names = {
-    .mod = "norm1.linear",
-    .q = "attn.to_q",
-    .k = "attn.to_k",
-    .v = "attn.to_v",
-    .norm_q = "attn.norm_q",
-    .norm_k = "attn.norm_k",
-    .out = "attn.to_out.0",
-    .up = "ff.net.0.proj",
-    .down = "ff.net.2",
-};
-static const struct dit_stream_names txt_names = {
-    .mod = "norm1_context.linear",
-    .q = "attn.add_q_proj",
-    .k = "attn.add_k_proj",
-    .v = "attn.add_v_proj",
-    .norm_q = "attn.norm_added_q",
-    .norm_k = "attn.norm_added_k",
-    .out = "attn.to_add_out",
-    .up = "ff_context.net.0.proj",
-    .down = "ff_context.net.2",
 };
 
 /* ---- opening ---- */
@@ -71,18 +49,12 @@ static int config_read(struct dit_flux *m, struct config *c, struct err *e)
     m->pooled_dim = (int)config_int(c, "pooled_projection_dim", 768, 1, 1 << 20);
     m->guided = config_bool(c, "guidance_embeds", false);
     m->dim = m->n_head * m->head_dim;
-    m->rope = (struct dit_rope){.n_axis = 3, .dim = {16, 56, 56}, .theta = 10000};
-    int n = config_len(c, "axes_dims_rope");
-    for (int i = 0; i < n && i < 3; i++)
-        m->rope.dim[i] = (int)config_int_at(c, "axes_dims_rope", i, 2, 1024);
+    m->rope = (struct dit_rope){.dim = {16, 56, 56}, .theta = 10000};
     int rc = config_error(c, e);
+    if (!rc)
+        rc = dit_rope_read(&m->rope, c, "axes_dims_rope", m->head_dim, e);
     if (rc)
         return rc;
-    if ((n && n != 3) || dit_rope_dim(&m->rope) != m->head_dim || m->rope.dim[0] % 2 ||
-        m->rope.dim[1] % 2 || m->rope.dim[2] % 2)
-        return err_set(e, ERR_INVAL,
-                       "transformer: axes_dims_rope must be 3 even numbers whose sum is %d",
-                       m->head_dim);
     if (patch != 1 || channels % (PATCH * PATCH))
         return err_set(e, ERR_UNSUPPORTED,
                        "transformer: patch_size %d with in_channels %d is not known", patch,
@@ -114,32 +86,20 @@ static void single_load(struct dit_flux *m, struct single *s, struct nn_load *l,
     nn_load_vec(l, &s->norm_k, m->head_dim, 0, "%sattn.norm_k.weight", prefix);
 }
 
-#define EMBED(what)                                                                                \
-    "time_text_embed." what "_embedder.linear_1", "time_text_embed." what "_embedder.linear_2"
-
 static void weights_load(struct dit_flux *m, struct nn_load *l)
 {
     int64_t d = m->dim, wide = (int64_t)m->patch.c * PATCH * PATCH;
-    const int64_t time[3] = {TIME_DIM, d, d};
     nn_load_linear(l, &m->img_in, wide, d, 0, "x_embedder");
     nn_load_linear(l, &m->txt_in, m->text_dim, d, 0, "context_embedder");
-    dit_mlp_load(l, &m->time, time, EMBED("timestep"));
+    dit_embedder_load(l, &m->time, "timestep", TIME_DIM, d);
     if (m->guided)
-        dit_mlp_load(l, &m->guidance, time, EMBED("guidance"));
-    dit_mlp_load(l, &m->pooled, (int64_t[3]){m->pooled_dim, d, d}, EMBED("text"));
-    for (int i = 0; i < m->n_double && !l->rc; i++) {
-        char prefix[48];
-        struct dit_joint *b = &m->joint[i];
-        snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
-        b->n_head = m->n_head;
-        b->head_dim = m->head_dim;
-        dit_stream_load(l, &b->img, d, m->head_dim, prefix, &img_names);
-        dit_stream_load(l, &b->txt, d, m->head_dim, prefix, &txt_names);
-    }
+        dit_embedder_load(l, &m->guidance, "guidance", TIME_DIM, d);
+    dit_embedder_load(l, &m->pooled, "text", m->pooled_dim, d);
+    for (int i = 0; i < m->n_double && !l->rc; i++)
+        dit_joint_load(l, &m->joint[i], i, m->n_head, m->head_dim, &dit_names_img, &dit_names_txt);
     for (int i = 0; i < m->n_single && !l->rc; i++)
         single_load(m, &m->single[i], l, i);
-    nn_load_linear(l, &m->norm_out, d, 2 * d, 0, "norm_out.linear");
-    nn_load_linear(l, &m->proj_out, d, wide, 0, "proj_out");
+    dit_last_load(l, &m->last, d, &m->patch);
 }
 
 int dit_flux_open(struct dit_flux **out, struct nn_weights *w, struct comp *c, struct err *e)
@@ -233,30 +193,6 @@ static struct joint_tables tables(const struct dit_flux *m, struct nn *n, const 
     return t;
 }
 
-/* sum += mlp(x); x is freed. */
-static void embed_add(struct nn *n, const struct dit_mlp *mlp, struct tensor x, struct tensor sum)
-{
-    struct tensor y = dit_mlp_run(n, mlp, x);
-    nn_free(n, &x);
-    NN_OP(n, gate_add, .x = sum, .y = y, .factor = 1, .layout = -1);
-    nn_free(n, &y);
-}
-
-/* [pictures, pooled_dim] */
-static struct tensor put_pooled(const struct dit_flux *m, struct nn *n, const struct img_row *row,
-                                int n_row)
-{
-    struct tensor x = nn_tmp(n, DT_F32, n_row, m->pooled_dim);
-    for (int i = 0; i < n_row && !n->dry && !n->rc; i++) {
-        struct tensor to = nn_rows(x, i, 1);
-        if (row[i].cond->n_pooled == m->pooled_dim && row[i].cond->pooled)
-            nn_put(n, &to, row[i].cond->pooled);
-        else
-            nn_done(n, "pooled", ERR_INVAL);
-    }
-    return x;
-}
-
 /* The sum of the embeddings of timestep, guidance and prompt, after SiLU: what every modulation reads. */
 static struct tensor embed(const struct dit_flux *m, struct nn *n, const struct img_row *row,
                            int n_row)
@@ -268,16 +204,12 @@ static struct tensor embed(const struct dit_flux *m, struct nn *n, const struct 
         t[i] = row[i].timestep / 1000 * 1000;
         t[n_row + i] = row[i].guidance * 1000;
     }
-    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1);
-    struct tensor sum = dit_mlp_run(n, &m->time, wave);
-    nn_free(n, &wave);
+    struct tensor sum = dit_time_run(n, &m->time, t, n_row, 1);
     if (m->guided)
-        embed_add(n, &m->guidance, dit_sinusoids(n, t + n_row, n_row, TIME_DIM, 1), sum);
-    embed_add(n, &m->pooled, put_pooled(m, n, row, n_row), sum);
+        dit_mlp_add(n, &m->guidance, dit_sinusoids(n, t + n_row, n_row, TIME_DIM, 1), sum);
+    dit_mlp_add(n, &m->pooled, dit_put_pooled(n, row, n_row, m->pooled_dim), sum);
     free(t);
-    struct tensor act = nn_act(n, sum, IMAGE_ACT_SILU, n->mul);
-    nn_free(n, &sum);
-    return act;
+    return dit_silu(n, &sum);
 }
 
 /* ---- the joint stream ---- */
@@ -321,13 +253,8 @@ static void single_run(const struct dit_flux *m, struct nn *n, const struct sing
 void dit_flux_run(struct dit_flux *m, struct nn *n, const struct img_row *row, int n_row)
 {
     struct dit_pass p = {.rows = &m->rows};
-    if (dit_rows_begin(&m->rows, n_row)) {
-        nn_done(n, "rows", ERR_NOMEM);
+    if (!dit_pass_begin(n, &m->rows, &m->patch, row, n_row))
         return;
-    }
-    for (int i = 0; i < n_row; i++)
-        dit_rows_add(&m->rows, row[i].cond->n_tok, dit_patch_count(&m->patch, &row[i]));
-    dit_rows_layouts(&m->rows, n);
     p.temb = embed(m, n, row, n_row);
     struct joint_tables t = tables(m, n, row, n_row, &p);
 
@@ -348,12 +275,8 @@ void dit_flux_run(struct dit_flux *m, struct nn *n, const struct img_row *row, i
     dit_split(n, &m->rows, joint, NULL, &img);
     nn_free(n, &joint);
 
-    struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
-    x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
-    struct tensor out = nn_linear(n, &m->proj_out, x);
-    dit_get_latents(n, &m->patch, out, 1, row, n_row, m->rows.start[DIT_IMG]);
-    struct tensor *const all[] = {&p.temb, &p.cos_img, &p.sin_img, &t.cos, &t.sin,
-                                  &img,    &mod,       &x,         &out};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        nn_free(n, all[i]);
+    dit_last_run(n, &m->last, &p, &m->patch, &img, row, n_row);
+    dit_pass_end(n, &p);
+    nn_free(n, &t.cos);
+    nn_free(n, &t.sin);
 }

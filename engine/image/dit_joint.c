@@ -48,6 +48,61 @@ void dit_stream_load(struct nn_load *l, struct dit_stream *s, int64_t d, int64_t
     attention_load(l, &s->second, d, head_dim, more, &second);
 }
 
+const struct dit_stream_names dit_names_img = {
+    .mod = "norm1.linear",
+    .q = "attn.to_q",
+    .k = "attn.to_k",
+    .v = "attn.to_v",
+    .norm_q = "attn.norm_q",
+    .norm_k = "attn.norm_k",
+    .out = "attn.to_out.0",
+    .up = "ff.net.0.proj",
+    .down = "ff.net.2",
+};
+const struct dit_stream_names dit_names_txt = {
+    .mod = "norm1_context.linear",
+    .q = "attn.add_q_proj",
+    .k = "attn.add_k_proj",
+    .v = "attn.add_v_proj",
+    .norm_q = "attn.norm_added_q",
+    .norm_k = "attn.norm_added_k",
+    .out = "attn.to_add_out",
+    .up = "ff_context.net.0.proj",
+    .down = "ff_context.net.2",
+};
+
+void dit_joint_load(struct nn_load *l, struct dit_joint *b, int i, int n_head, int head_dim,
+                    const struct dit_stream_names *img, const struct dit_stream_names *txt)
+{
+    int64_t d = (int64_t)n_head * head_dim;
+    char prefix[48];
+    snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
+    b->n_head = n_head;
+    b->head_dim = head_dim;
+    dit_stream_load(l, &b->img, d, head_dim, prefix, img);
+    dit_stream_load(l, &b->txt, d, head_dim, prefix, txt);
+}
+
+bool dit_pass_begin(struct nn *n, struct dit_rows *r, const struct dit_patch *a,
+                    const struct img_row *row, int n_row)
+{
+    if (dit_rows_begin(r, n_row)) {
+        nn_done(n, "rows", ERR_NOMEM);
+        return false;
+    }
+    for (int i = 0; i < n_row; i++)
+        dit_rows_add(r, row[i].cond->n_tok, dit_patch_count(a, &row[i]));
+    dit_rows_layouts(r, n);
+    return true;
+}
+
+void dit_pass_end(struct nn *n, struct dit_pass *p)
+{
+    struct tensor *const all[] = {&p->temb, &p->cos_txt, &p->sin_txt, &p->cos_img, &p->sin_img};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        nn_free(n, all[i]);
+}
+
 struct tensor dit_gelu_mlp(struct nn *n, const struct nn_linear *up, const struct nn_linear *down,
                            struct tensor *x)
 {

@@ -4,7 +4,6 @@
 #include "engine/base/mem.h"
 #include "engine/image/dit.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 
 #define LAYERS_MAX 1024
@@ -15,34 +14,12 @@ struct dit_qwen {
     struct dit_patch patch;
     struct dit_rope rope;
     int dim, text_dim, n_layer, n_head, head_dim;
-    struct nn_linear img_in, txt_in, norm_out, proj_out;
+    struct nn_linear img_in, txt_in;
+    struct dit_last last;
     struct nn_norm txt_norm;
     struct dit_mlp time;
     struct dit_joint *block;
     struct dit_rows rows; /* of the last pass: its layouts point here */
-};
-
-static const struct dit_stream_names img_names = {
-    .mod = "img_mod.1",
-    .q = "attn.to_q",
-    .k = "attn.to_k",
-    .v = "attn.to_v",
-    .norm_q = "attn.norm_q",
-    .norm_k = "attn.norm_k",
-    .out = "attn.to_out.0",
-    .up = "img_mlp.net.0.proj",
-    .down = "img_mlp.net.2",
-};
-static const struct dit_stream_names txt_names = {
-    .mod = "txt_mod.1",
-    .q = "attn.add_q_proj",
-    .k = "attn.add_k_proj",
-    .v = "attn.add_v_proj",
-    .norm_q = "attn.norm_added_q",
-    .norm_k = "attn.norm_added_k",
-    .out = "attn.to_add_out",
-    .up = "txt_mlp.net.0.proj",
-    .down = "txt_mlp.net.2",
 };
 
 /* Sizes from the configuration. zero_cond_t is not asked for: it tells reference pictures from the one that is made,
@@ -57,10 +34,7 @@ static int config_read(struct dit_qwen *m, struct config *c, struct err *e)
     m->n_head = (int)config_int(c, "num_attention_heads", 24, 1, 1024);
     m->text_dim = (int)config_int(c, "joint_attention_dim", 3584, 1, 1 << 20);
     m->dim = m->n_head * m->head_dim;
-    m->rope = (struct dit_rope){.n_axis = 3, .dim = {16, 56, 56}, .theta = 10000};
-    int n = config_len(c, "axes_dims_rope");
-    for (int i = 0; i < n && i < 3; i++)
-        m->rope.dim[i] = (int)config_int_at(c, "axes_dims_rope", i, 2, 1024);
+    m->rope = (struct dit_rope){.dim = {16, 56, 56}, .theta = 10000};
     bool guidance = config_bool(c, "guidance_embeds", false);
     bool layers =
         config_bool(c, "use_layer3d_rope", false) || config_bool(c, "use_additional_t_cond", false);
@@ -70,11 +44,9 @@ static int config_read(struct dit_qwen *m, struct config *c, struct err *e)
     if (guidance || layers)
         return err_set(e, ERR_UNSUPPORTED, "transformer: %s is of a variant that is not known",
                        guidance ? "guidance_embeds" : "use_layer3d_rope / use_additional_t_cond");
-    if ((n && n != 3) || dit_rope_dim(&m->rope) != m->head_dim || m->rope.dim[0] % 2 ||
-        m->rope.dim[1] % 2 || m->rope.dim[2] % 2)
-        return err_set(e, ERR_INVAL,
-                       "transformer: axes_dims_rope must be 3 even numbers whose sum is %d",
-                       m->head_dim);
+    rc = dit_rope_read(&m->rope, c, "axes_dims_rope", m->head_dim, e);
+    if (rc)
+        return rc;
     m->patch.c = channels / (m->patch.p * m->patch.p);
     if (channels != m->patch.c * m->patch.p * m->patch.p || out != m->patch.c)
         return err_set(e, ERR_INVAL,
@@ -87,23 +59,20 @@ static int config_read(struct dit_qwen *m, struct config *c, struct err *e)
 static void weights_load(struct dit_qwen *m, struct nn_load *l)
 {
     int64_t d = m->dim, wide = (int64_t)m->patch.c * m->patch.p * m->patch.p;
+    struct dit_stream_names img = dit_names_img, txt = dit_names_txt;
+    img.mod = "img_mod.1";
+    img.up = "img_mlp.net.0.proj";
+    img.down = "img_mlp.net.2";
+    txt.mod = "txt_mod.1";
+    txt.up = "txt_mlp.net.0.proj";
+    txt.down = "txt_mlp.net.2";
     nn_load_linear(l, &m->img_in, wide, d, 0, "img_in");
     nn_load_norm(l, &m->txt_norm, m->text_dim, 0, "txt_norm");
     nn_load_linear(l, &m->txt_in, m->text_dim, d, 0, "txt_in");
-    dit_mlp_load(l, &m->time, (int64_t[3]){TIME_DIM, d, d},
-                 "time_text_embed.timestep_embedder.linear_1",
-                 "time_text_embed.timestep_embedder.linear_2");
-    for (int i = 0; i < m->n_layer && !l->rc; i++) {
-        char prefix[48];
-        struct dit_joint *b = &m->block[i];
-        snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
-        b->n_head = m->n_head;
-        b->head_dim = m->head_dim;
-        dit_stream_load(l, &b->img, d, m->head_dim, prefix, &img_names);
-        dit_stream_load(l, &b->txt, d, m->head_dim, prefix, &txt_names);
-    }
-    nn_load_linear(l, &m->norm_out, d, 2 * d, 0, "norm_out.linear");
-    nn_load_linear(l, &m->proj_out, d, wide, 0, "proj_out");
+    dit_embedder_load(l, &m->time, "timestep", TIME_DIM, d);
+    for (int i = 0; i < m->n_layer && !l->rc; i++)
+        dit_joint_load(l, &m->block[i], i, m->n_head, m->head_dim, &img, &txt);
+    dit_last_load(l, &m->last, d, &m->patch);
 }
 
 int dit_qwen_open(struct dit_qwen **out, struct nn_weights *w, struct comp *c, struct err *e)
@@ -190,25 +159,16 @@ static struct tensor time_embed(const struct dit_qwen *m, struct nn *n, const st
         return (struct tensor){0};
     for (int i = 0; i < n_row; i++)
         t[i] = row[i].timestep / 1000;
-    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1000);
-    struct tensor emb = dit_mlp_run(n, &m->time, wave);
-    nn_free(n, &wave);
-    struct tensor act = nn_act(n, emb, IMAGE_ACT_SILU, n->mul);
-    nn_free(n, &emb);
+    struct tensor emb = dit_time_run(n, &m->time, t, n_row, 1000);
     free(t);
-    return act;
+    return dit_silu(n, &emb);
 }
 
 void dit_qwen_run(struct dit_qwen *m, struct nn *n, const struct img_row *row, int n_row)
 {
     struct dit_pass p = {.rows = &m->rows};
-    if (dit_rows_begin(&m->rows, n_row)) {
-        nn_done(n, "rows", ERR_NOMEM);
+    if (!dit_pass_begin(n, &m->rows, &m->patch, row, n_row))
         return;
-    }
-    for (int i = 0; i < n_row; i++)
-        dit_rows_add(&m->rows, row[i].cond->n_tok, dit_patch_count(&m->patch, &row[i]));
-    dit_rows_layouts(&m->rows, n);
     p.temb = time_embed(m, n, row, n_row);
     tables(m, n, row, n_row, &p);
 
@@ -224,14 +184,8 @@ void dit_qwen_run(struct dit_qwen *m, struct nn *n, const struct img_row *row, i
 
     for (int i = 0; i < m->n_layer && !n->rc; i++)
         dit_joint_run(n, &m->block[i], &p, txt, img);
-
-    /* only the image's rows are of interest from here on; scale comes before shift in this layer */
-    struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
-    x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
-    struct tensor out = nn_linear(n, &m->proj_out, x);
-    dit_get_latents(n, &m->patch, out, 1, row, n_row, m->rows.start[DIT_IMG]);
-    struct tensor *const all[] = {&p.temb, &p.cos_txt, &p.sin_txt, &p.cos_img, &p.sin_img,
-                                  &img,    &txt,       &mod,       &x,         &out};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        nn_free(n, all[i]);
+    /* only the image's rows are of interest from here on */
+    dit_last_run(n, &m->last, &p, &m->patch, &img, row, n_row);
+    dit_pass_end(n, &p);
+    nn_free(n, &txt);
 }

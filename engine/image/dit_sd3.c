@@ -4,7 +4,6 @@
 #include "engine/base/mem.h"
 #include "engine/image/dit.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,7 +14,8 @@ struct dit_sd3 {
     struct dit_patch patch;
     int dim, text_dim, pooled_dim, n_layer, n_head, head_dim, pos_max, sample_size;
     struct nn_conv img_in; /* [dim, p, p, c]: as a product over patches whose channels come last */
-    struct nn_linear pos, txt_in, norm_out, proj_out;
+    struct nn_linear pos, txt_in;
+    struct dit_last last;
     struct dit_mlp time, pooled;
     struct dit_joint *block;
     bool *dual;           /* [n_layer] an attention of the image to itself, too */
@@ -69,50 +69,24 @@ static int dual_read(struct dit_sd3 *m, struct config *c, struct err *e)
 /* The text stream ends in the last block: nothing behind it reads the text any more. */
 static void block_load(struct dit_sd3 *m, struct nn_load *l, int i)
 {
-    bool last = i == m->n_layer - 1;
-    struct dit_joint *b = &m->block[i];
-    const struct dit_stream_names img = {.mod = "norm1.linear",
-                                         .q = "attn.to_q",
-                                         .k = "attn.to_k",
-                                         .v = "attn.to_v",
-                                         .norm_q = "attn.norm_q",
-                                         .norm_k = "attn.norm_k",
-                                         .out = "attn.to_out.0",
-                                         .up = "ff.net.0.proj",
-                                         .down = "ff.net.2",
-                                         .second = m->dual[i] ? "attn2." : NULL};
-    const struct dit_stream_names txt = {.mod = "norm1_context.linear",
-                                         .q = "attn.add_q_proj",
-                                         .k = "attn.add_k_proj",
-                                         .v = "attn.add_v_proj",
-                                         .norm_q = "attn.norm_added_q",
-                                         .norm_k = "attn.norm_added_k",
-                                         .out = last ? NULL : "attn.to_add_out",
-                                         .up = "ff_context.net.0.proj",
-                                         .down = "ff_context.net.2"};
-    char prefix[48];
-    snprintf(prefix, sizeof prefix, "transformer_blocks.%d.", i);
-    b->n_head = m->n_head;
-    b->head_dim = m->head_dim;
-    dit_stream_load(l, &b->img, m->dim, m->head_dim, prefix, &img);
-    dit_stream_load(l, &b->txt, m->dim, m->head_dim, prefix, &txt);
+    struct dit_stream_names img = dit_names_img, txt = dit_names_txt;
+    img.second = m->dual[i] ? "attn2." : NULL;
+    if (i == m->n_layer - 1)
+        txt.out = NULL;
+    dit_joint_load(l, &m->block[i], i, m->n_head, m->head_dim, &img, &txt);
 }
-
-#define EMBED(what)                                                                                \
-    "time_text_embed." what "_embedder.linear_1", "time_text_embed." what "_embedder.linear_2"
 
 static void weights_load(struct dit_sd3 *m, struct nn_load *l)
 {
-    int64_t d = m->dim, wide = (int64_t)m->patch.c * m->patch.p * m->patch.p;
+    int64_t d = m->dim;
     nn_load_conv(l, &m->img_in, m->patch.c, m->dim, m->patch.p, "pos_embed.proj");
     nn_load_table(l, &m->pos, d, (int64_t)m->pos_max * m->pos_max, "pos_embed.pos_embed");
     nn_load_linear(l, &m->txt_in, m->text_dim, d, 0, "context_embedder");
-    dit_mlp_load(l, &m->time, (int64_t[3]){TIME_DIM, d, d}, EMBED("timestep"));
-    dit_mlp_load(l, &m->pooled, (int64_t[3]){m->pooled_dim, d, d}, EMBED("text"));
+    dit_embedder_load(l, &m->time, "timestep", TIME_DIM, d);
+    dit_embedder_load(l, &m->pooled, "text", m->pooled_dim, d);
     for (int i = 0; i < m->n_layer && !l->rc; i++)
         block_load(m, l, i);
-    nn_load_linear(l, &m->norm_out, d, 2 * d, 0, "norm_out.linear");
-    nn_load_linear(l, &m->proj_out, d, wide, 0, "proj_out");
+    dit_last_load(l, &m->last, d, &m->patch);
 }
 
 int dit_sd3_open(struct dit_sd3 **out, struct nn_weights *w, struct comp *c, struct err *e)
@@ -213,30 +187,17 @@ static struct tensor embed(const struct dit_sd3 *m, struct nn *n, const struct i
         return (struct tensor){0};
     for (int i = 0; i < n_row; i++)
         t[i] = row[i].timestep;
-    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1);
-    struct tensor sum = dit_mlp_run(n, &m->time, wave);
-    nn_free(n, &wave);
+    struct tensor sum = dit_time_run(n, &m->time, t, n_row, 1);
     free(t);
-    struct tensor pooled = dit_put_pooled(n, row, n_row, m->pooled_dim);
-    struct tensor more = dit_mlp_run(n, &m->pooled, pooled);
-    nn_free(n, &pooled);
-    NN_OP(n, gate_add, .x = sum, .y = more, .factor = 1, .layout = -1);
-    nn_free(n, &more);
-    struct tensor act = nn_act(n, sum, IMAGE_ACT_SILU, n->mul);
-    nn_free(n, &sum);
-    return act;
+    dit_mlp_add(n, &m->pooled, dit_put_pooled(n, row, n_row, m->pooled_dim), sum);
+    return dit_silu(n, &sum);
 }
 
 void dit_sd3_run(struct dit_sd3 *m, struct nn *n, const struct img_row *row, int n_row)
 {
     struct dit_pass p = {.rows = &m->rows};
-    if (dit_rows_begin(&m->rows, n_row)) {
-        nn_done(n, "rows", ERR_NOMEM);
+    if (!dit_pass_begin(n, &m->rows, &m->patch, row, n_row))
         return;
-    }
-    for (int i = 0; i < n_row; i++)
-        dit_rows_add(&m->rows, row[i].cond->n_tok, dit_patch_count(&m->patch, &row[i]));
-    dit_rows_layouts(&m->rows, n);
     p.temb = embed(m, n, row, n_row);
 
     const struct nn_linear in = {m->img_in.w, m->img_in.bias,
@@ -251,13 +212,7 @@ void dit_sd3_run(struct dit_sd3 *m, struct nn *n, const struct img_row *row, int
 
     for (int i = 0; i < m->n_layer && !n->rc; i++)
         dit_joint_run(n, &m->block[i], &p, txt, img);
-
-    /* scale comes before shift in this layer */
-    struct tensor mod = nn_linear(n, &m->norm_out, p.temb);
-    x = dit_modulate(n, img, dit_slice(mod, 0, m->dim), dit_slice(mod, 1, m->dim), DIT_IMG);
-    struct tensor out = nn_linear(n, &m->proj_out, x);
-    dit_get_latents(n, &m->patch, out, 1, row, n_row, m->rows.start[DIT_IMG]);
-    struct tensor *const all[] = {&p.temb, &img, &txt, &mod, &x, &out};
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
-        nn_free(n, all[i]);
+    dit_last_run(n, &m->last, &p, &m->patch, &img, row, n_row);
+    dit_pass_end(n, &p);
+    nn_free(n, &txt);
 }

@@ -51,12 +51,9 @@ static int config_read(struct dit_zimage *m, struct config *c, struct err *e)
     m->qk_norm = config_bool(c, "qk_norm", true);
     m->eps = (float)config_num(c, "norm_eps", 1e-5, 0, 1);
     m->t_scale = (float)config_num(c, "t_scale", 1000, 1e-6, 1e9);
-    m->rope = (struct dit_rope){.n_axis = 3, .dim = {32, 48, 48}};
+    m->rope = (struct dit_rope){.dim = {32, 48, 48}};
     m->rope.theta = config_num(c, "rope_theta", 256, 1, 1e12);
-    int n = config_len(c, "axes_dims"), n_patch = config_len(c, "all_patch_size");
-    for (int i = 0; i < n && i < 3; i++)
-        m->rope.dim[i] = (int)config_int_at(c, "axes_dims", i, 2, 1024);
-    if (n_patch)
+    if (config_len(c, "all_patch_size"))
         m->patch.p = (int)config_int_at(c, "all_patch_size", 0, 1, 16);
     int rc = config_error(c, e);
     if (rc)
@@ -66,12 +63,7 @@ static int config_read(struct dit_zimage *m, struct config *c, struct err *e)
                        m->n_head);
     m->head_dim = m->dim / m->n_head;
     m->time_dim = m->dim < TIME_DIM ? m->dim : TIME_DIM;
-    if ((n && n != 3) || dit_rope_dim(&m->rope) != m->head_dim || m->rope.dim[0] % 2 ||
-        m->rope.dim[1] % 2 || m->rope.dim[2] % 2)
-        return err_set(e, ERR_INVAL,
-                       "transformer: axes_dims must be 3 even numbers whose sum is %d",
-                       m->head_dim);
-    return 0;
+    return dit_rope_read(&m->rope, c, "axes_dims", m->head_dim, e);
 }
 
 /* Block i of a list of the file: "noise_refiner", "context_refiner" (no modulation), "layers". */
@@ -391,9 +383,7 @@ static struct tensor time_embed(const struct dit_zimage *m, struct nn *n, const 
         return (struct tensor){0};
     for (int i = 0; i < n_row; i++)
         t[i] = (1000 - row[i].timestep) / 1000 * m->t_scale;
-    struct tensor wave = dit_sinusoids(n, t, n_row, TIME_DIM, 1);
-    struct tensor emb = dit_mlp_run(n, &m->time, wave);
-    nn_free(n, &wave);
+    struct tensor emb = dit_time_run(n, &m->time, t, n_row, 1);
     free(t);
     return emb;
 }
