@@ -10,6 +10,13 @@
 
 #include "engine/image/pipeline.h"
 
+/* What pipelines ask of a transformer. */
+struct dit_info {
+    int channels, patch; /* of the latents; latents a token, of a side */
+    int text_dim;        /* of the states that it reads (Z-Image: that captions are made of) */
+    int pooled_dim;      /* of the pooled vector; 0: none */
+};
+
 /* ---- rows ---- */
 
 /* Numbers of the layouts that dit_rows_layouts registers. */

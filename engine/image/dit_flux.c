@@ -3,7 +3,6 @@
 #include "engine/image/dit_flux.h"
 
 #include "engine/base/mem.h"
-#include "engine/image/dit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -135,19 +134,12 @@ void dit_flux_close(struct dit_flux *m)
     free(m);
 }
 
-int dit_flux_channels(const struct dit_flux *m)
+struct dit_info dit_flux_info(const struct dit_flux *m)
 {
-    return m->patch.c;
-}
-
-int dit_flux_text_dim(const struct dit_flux *m)
-{
-    return m->text_dim;
-}
-
-int dit_flux_pooled_dim(const struct dit_flux *m)
-{
-    return m->pooled_dim;
+    return (struct dit_info){.channels = m->patch.c,
+                             .patch = m->patch.p,
+                             .text_dim = m->text_dim,
+                             .pooled_dim = m->pooled_dim};
 }
 
 bool dit_flux_guidance(const struct dit_flux *m)

@@ -3,16 +3,14 @@
 #ifndef ENGINE_IMAGE_DIT_FLUX_H
 #define ENGINE_IMAGE_DIT_FLUX_H
 
-#include "engine/image/pipeline.h"
+#include "engine/image/dit.h"
 
 struct dit_flux;
 /* ERR_INVAL and ERR_NOTFOUND name the key or the tensor. With planned weights nothing but a dry run may follow. */
 int dit_flux_open(struct dit_flux **out, struct nn_weights *w, struct comp *c, struct err *e);
-void dit_flux_close(struct dit_flux *m);           /* NULL is fine; the weights are nn_weights' */
-int dit_flux_channels(const struct dit_flux *m);   /* of the latents; a token is 2 x 2 of them */
-int dit_flux_text_dim(const struct dit_flux *m);   /* of the states that it reads */
-int dit_flux_pooled_dim(const struct dit_flux *m); /* of the pooled state that it reads */
-bool dit_flux_guidance(const struct dit_flux *m);  /* row.guidance is an input */
+void dit_flux_close(struct dit_flux *m); /* NULL is fine; the weights are nn_weights' */
+struct dit_info dit_flux_info(const struct dit_flux *m);
+bool dit_flux_guidance(const struct dit_flux *m); /* row.guidance is an input */
 /* One pass: row[i].out is the velocity. Sides are even. ERR_INVAL: states of another width. */
 void dit_flux_run(struct dit_flux *m, struct nn *n, const struct img_row *row, int n_row);
 

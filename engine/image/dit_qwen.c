@@ -2,7 +2,6 @@
  * dit_qwen.h. */
 #include "engine/image/dit_qwen.h"
 #include "engine/base/mem.h"
-#include "engine/image/dit.h"
 
 #include <stdlib.h>
 
@@ -106,19 +105,9 @@ void dit_qwen_close(struct dit_qwen *m)
     free(m);
 }
 
-int dit_qwen_channels(const struct dit_qwen *m)
+struct dit_info dit_qwen_info(const struct dit_qwen *m)
 {
-    return m->patch.c;
-}
-
-int dit_qwen_patch(const struct dit_qwen *m)
-{
-    return m->patch.p;
-}
-
-int dit_qwen_text_dim(const struct dit_qwen *m)
-{
-    return m->text_dim;
+    return (struct dit_info){.channels = m->patch.c, .patch = m->patch.p, .text_dim = m->text_dim};
 }
 
 /* Rotary tables of both streams. A picture's rows count from -ceil(n / 2) on both axes, so that its middle stays at

@@ -2,7 +2,6 @@
  * See dit_sd3.h. */
 #include "engine/image/dit_sd3.h"
 #include "engine/base/mem.h"
-#include "engine/image/dit.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -118,24 +117,12 @@ void dit_sd3_close(struct dit_sd3 *m)
     free(m);
 }
 
-int dit_sd3_channels(const struct dit_sd3 *m)
+struct dit_info dit_sd3_info(const struct dit_sd3 *m)
 {
-    return m->patch.c;
-}
-
-int dit_sd3_patch(const struct dit_sd3 *m)
-{
-    return m->patch.p;
-}
-
-int dit_sd3_text_dim(const struct dit_sd3 *m)
-{
-    return m->text_dim;
-}
-
-int dit_sd3_pooled_dim(const struct dit_sd3 *m)
-{
-    return m->pooled_dim;
+    return (struct dit_info){.channels = m->patch.c,
+                             .patch = m->patch.p,
+                             .text_dim = m->text_dim,
+                             .pooled_dim = m->pooled_dim};
 }
 
 int dit_sd3_tokens_max(const struct dit_sd3 *m)

@@ -2,17 +2,14 @@
 #ifndef ENGINE_IMAGE_DIT_SD3_H
 #define ENGINE_IMAGE_DIT_SD3_H
 
-#include "engine/image/pipeline.h"
+#include "engine/image/dit.h"
 
 struct dit_sd3;
 /* ERR_INVAL, ERR_NOTFOUND and ERR_UNSUPPORTED name the key or the tensor. With planned weights nothing but a dry run may
  * follow. */
 int dit_sd3_open(struct dit_sd3 **out, struct nn_weights *w, struct comp *c, struct err *e);
-void dit_sd3_close(struct dit_sd3 *m);            /* NULL is fine; the weights are nn_weights' */
-int dit_sd3_channels(const struct dit_sd3 *m);    /* of the latents */
-int dit_sd3_patch(const struct dit_sd3 *m);       /* latents a token, of a side */
-int dit_sd3_text_dim(const struct dit_sd3 *m);    /* of the states that it reads */
-int dit_sd3_pooled_dim(const struct dit_sd3 *m);  /* of the pooled vector */
+void dit_sd3_close(struct dit_sd3 *m); /* NULL is fine; the weights are nn_weights' */
+struct dit_info dit_sd3_info(const struct dit_sd3 *m);
 int dit_sd3_tokens_max(const struct dit_sd3 *m);  /* of a side: its table of positions */
 int dit_sd3_sample_size(const struct dit_sd3 *m); /* latents of a side that it was trained on */
 /* One pass: row[i].out is the velocity. Sides are multiples of the patch. */

@@ -1,7 +1,6 @@
 /* Z-Image's denoiser: one stream of text and image rows with sandwich norms. See dit_zimage.h. */
 #include "engine/image/dit_zimage.h"
 #include "engine/base/mem.h"
-#include "engine/image/dit.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -178,19 +177,9 @@ void dit_zimage_close(struct dit_zimage *m)
     free(m);
 }
 
-int dit_zimage_channels(const struct dit_zimage *m)
+struct dit_info dit_zimage_info(const struct dit_zimage *m)
 {
-    return m->patch.c;
-}
-
-int dit_zimage_patch(const struct dit_zimage *m)
-{
-    return m->patch.p;
-}
-
-int dit_zimage_text_dim(const struct dit_zimage *m)
-{
-    return m->text_dim;
+    return (struct dit_info){.channels = m->patch.c, .patch = m->patch.p, .text_dim = m->text_dim};
 }
 
 int dit_zimage_dim(const struct dit_zimage *m)

@@ -3,16 +3,14 @@
 #ifndef ENGINE_IMAGE_DIT_ZIMAGE_H
 #define ENGINE_IMAGE_DIT_ZIMAGE_H
 
-#include "engine/image/pipeline.h"
+#include "engine/image/dit.h"
 
 struct dit_zimage;
 /* ERR_INVAL and ERR_NOTFOUND name the key or the tensor. With planned weights nothing but a dry run may follow. */
 int dit_zimage_open(struct dit_zimage **out, struct nn_weights *w, struct comp *c, struct err *e);
-void dit_zimage_close(struct dit_zimage *m);         /* NULL is fine; the weights are nn_weights' */
-int dit_zimage_channels(const struct dit_zimage *m); /* of the latents */
-int dit_zimage_patch(const struct dit_zimage *m);    /* latents a token, of a side */
-int dit_zimage_text_dim(const struct dit_zimage *m); /* of the states that captions are made of */
-int dit_zimage_dim(const struct dit_zimage *m);      /* of the captions that a pass reads */
+void dit_zimage_close(struct dit_zimage *m); /* NULL is fine; the weights are nn_weights' */
+struct dit_info dit_zimage_info(const struct dit_zimage *m);
+int dit_zimage_dim(const struct dit_zimage *m); /* of the captions that a pass reads */
 /* Rows of a caption of n_tok tokens: filled up to a multiple of 32, and the filling is seen by all others. */
 int dit_zimage_caption_rows(int n_tok);
 /* Text states [start[n_text], text_dim] of n_text prompts behind each other (host; not read in a dry run) -> their

@@ -4,6 +4,7 @@
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "engine/image/tile.h"
+#include "engine/image/vae.h"
 #include "engine/kv.h"
 
 #include <stdio.h>
@@ -68,6 +69,7 @@ static void pipe_close(struct pipe *p)
 {
     if (p->cls)
         p->cls->close(p);
+    vae_close(p->vae);
     nn_weights_close(p->weights);
     img_files_close(p->files);
 }

@@ -3,10 +3,8 @@
 #include "engine/image/dit_flux.h"
 
 #include "engine/base/mem.h"
-#include "engine/image/encoders.h"
 #include "engine/image/latent_rgb.h"
-#include "engine/image/sched_config.h"
-#include "engine/image/vae.h"
+#include "engine/image/pipe_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -21,51 +19,39 @@ struct flux {
     struct clip *clip;
     struct t5 *t5;
     struct dit_flux *dit;
-    struct vae *vae;
     int len; /* tokens of T5 */
 };
 
 enum part { TOKENIZER, TOKENIZER_2, CLIP, T5, TRANSFORMER, VAE, SCHEDULER, N_PART };
 
-static int parts_find(struct pipe *p, struct comp *c[N_PART], struct err *e)
+/* Opens all parts and checks that they fit each other. What is open after an error is flux_close's. */
+static int parts_open(struct pipe *p, struct flux *f, struct dit_info *dit, struct err *e)
 {
     static const char *const name[N_PART] = {"tokenizer",      "tokenizer_2", "text_encoder",
                                              "text_encoder_2", "transformer", "vae",
                                              "scheduler"};
-    for (int i = 0; i < N_PART; i++)
-        if (!(c[i] = img_files_comp(p->files, name[i])))
-            return err_set(e, ERR_NOTFOUND, "%s has no %s", p->files->pipeline, name[i]);
-    return 0;
-}
-
-/* Opens all parts and checks that they fit each other. What is open after an error is flux_close's. */
-static int parts_open(struct pipe *p, struct flux *f, struct err *e)
-{
     struct comp *c[N_PART];
     int rc;
-    if ((rc = parts_find(p, c, e)) || (rc = enc_tokenizer_open(&f->tok_clip, c[TOKENIZER], e)) ||
+    if ((rc = pipe_parts_find(p, name, N_PART, c, e)) ||
+        (rc = enc_tokenizer_open(&f->tok_clip, c[TOKENIZER], e)) ||
         (rc = enc_tokenizer_open(&f->tok_t5, c[TOKENIZER_2], e)) ||
         (rc = clip_open(&f->clip, p->weights, c[CLIP], 0, e)) ||
         (rc = t5_open(&f->t5, p->weights, c[T5], e)) ||
-        (rc = dit_flux_open(&f->dit, p->weights, c[TRANSFORMER], e)) ||
-        (rc = vae_open(&f->vae, p->weights, c[VAE], e)) ||
-        (rc = nsched_config_read(&p->sched, c[SCHEDULER]->cfg, e)))
+        (rc = dit_flux_open(&f->dit, p->weights, c[TRANSFORMER], e)))
+        return rc;
+    *dit = dit_flux_info(f->dit);
+    if ((rc = pipe_flow_open(p, dit, e)))
         return rc;
     f->pad = enc_pad_id(f->tok_clip, c[TOKENIZER]);
-    if (t5_dim(f->t5) != dit_flux_text_dim(f->dit))
+    if (t5_dim(f->t5) != dit->text_dim)
         return err_set(e, ERR_INVAL, "text_encoder_2's states are %d wide, the transformer's %d",
-                       t5_dim(f->t5), dit_flux_text_dim(f->dit));
-    if (clip_dim(f->clip) != dit_flux_pooled_dim(f->dit))
+                       t5_dim(f->t5), dit->text_dim);
+    if (clip_dim(f->clip) != dit->pooled_dim)
         return err_set(e, ERR_INVAL, "text_encoder's states are %d wide, the transformer's %d",
-                       clip_dim(f->clip), dit_flux_pooled_dim(f->dit));
+                       clip_dim(f->clip), dit->pooled_dim);
     if (clip_positions(f->clip) > CLIP_TOKENS)
         return err_set(e, ERR_UNSUPPORTED, "text_encoder has %d positions, at most %d",
                        clip_positions(f->clip), CLIP_TOKENS);
-    if (vae_channels(f->vae) != dit_flux_channels(f->dit))
-        return err_set(e, ERR_INVAL, "the vae has %d channels, the transformer %d",
-                       vae_channels(f->vae), dit_flux_channels(f->dit));
-    if (p->sched.kind != NSCHED_FLOW)
-        return err_set(e, ERR_UNSUPPORTED, "scheduler: a flow matching one is needed");
     p->sched.sigmas_given = true;
     return 0;
 }
@@ -76,30 +62,21 @@ static int flux_open(struct pipe *p, struct err *e)
     if (!f)
         return err_set(e, ERR_NOMEM, "no memory for the pipeline");
     p->state = f;
-    int rc = parts_open(p, f, e);
+    struct dit_info dit;
+    int rc = parts_open(p, f, &dit, e);
     if (rc)
         return rc;
     /* The two published models differ in nothing but this input, and in what they were distilled to. */
     bool dev = dit_flux_guidance(f->dit);
     f->len = dev ? TOKENS_DEV : TOKENS_SCHNELL;
-    p->c = vae_channels(f->vae);
-    p->factor = vae_factor(f->vae);
-    p->patch = 2;
+    pipe_flow_info(p, &dit);
     p->embedded_guidance = true;
     p->preview = p->c == 16 ? latent_rgb_flux : NULL;
-    int step = p->factor * p->patch;
-    p->info = (struct eng_image_info){.size_default = 128 * p->factor,
-                                      .size_min = 4 * step,
-                                      .size_max = 4096,
-                                      .size_step = step,
-                                      .pixels_max = (int64_t)2048 * 2048,
-                                      .steps_default = dev ? 28 : 4,
-                                      .steps_max = 200,
-                                      .guidance_default = dev ? 3.5f : 0,
-                                      .guidance_max = 100,
-                                      .edit = vae_has_encoder(f->vae),
-                                      .prompt_tokens_max = f->len,
-                                      .sampler_default = IMG_SAMPLER_FLOW_EULER};
+    p->info.size_default = 128 * p->factor;
+    p->info.steps_default = dev ? 28 : 4;
+    p->info.guidance_default = dev ? 3.5f : 0;
+    p->info.guidance_max = 100;
+    p->info.prompt_tokens_max = f->len;
     return 0;
 }
 
@@ -113,7 +90,6 @@ static void flux_close(struct pipe *p)
     clip_close(f->clip);
     t5_close(f->t5);
     dit_flux_close(f->dit);
-    vae_close(f->vae);
     free(f);
     p->state = NULL;
 }
@@ -208,22 +184,12 @@ static void flux_denoise(struct pipe *p, struct nn *n, const struct img_row *row
     dit_flux_run(((struct flux *)p->state)->dit, n, row, n_row);
 }
 
-static void flux_decode(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_decode(((struct flux *)p->state)->vae, n, in, n_in);
-}
-
-static void flux_encode_image(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_encode(((struct flux *)p->state)->vae, n, in, n_in);
-}
-
 const struct pipe_class pipe_flux = {
     .name = "FluxPipeline FluxImg2ImgPipeline FluxInpaintPipeline",
     .open = flux_open,
     .close = flux_close,
     .encode = flux_encode,
     .denoise = flux_denoise,
-    .decode = flux_decode,
-    .encode_image = flux_encode_image,
+    .decode = pipe_vae_decode,
+    .encode_image = pipe_vae_encode,
 };

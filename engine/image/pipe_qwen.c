@@ -3,9 +3,7 @@
 #include "engine/base/mem.h"
 #include "engine/image/dit_qwen.h"
 #include "engine/image/latent_rgb.h"
-#include "engine/image/lm_prompt.h"
-#include "engine/image/sched_config.h"
-#include "engine/image/vae.h"
+#include "engine/image/pipe_parts.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -14,11 +12,8 @@
 #define PROMPT_TOKENS 512
 
 struct qwen {
-    struct tokenizer *tok;
-    struct lm_enc *lm;
+    struct pipe_lm text;
     struct dit_qwen *dit;
-    struct vae *vae;
-    struct lm_prompt prompt;
 };
 
 static const char before[] =
@@ -28,67 +23,33 @@ static const char before[] =
 static const char after[] = "<|im_end|>\n<|im_start|>assistant\n";
 #define TEMPLATE_TOKENS 34 /* of `before`: not seen by the transformer */
 
-/* Every component, and that they fit each other. What was opened before an error is closed by qwen_close. */
-static int parts_open(struct pipe *p, struct qwen *q, struct err *e)
-{
-    static const char *const names[] = {"tokenizer", "text_encoder", "transformer", "vae",
-                                        "scheduler"};
-    struct comp *c[5];
-    int rc;
-    for (int i = 0; i < 5; i++)
-        if (!(c[i] = img_files_comp(p->files, names[i])))
-            return err_set(e, ERR_NOTFOUND, "%s has no %s", p->files->pipeline, names[i]);
-    if ((rc = enc_tokenizer_open(&q->tok, c[0], e)) ||
-        (rc = lm_enc_open(&q->lm, p->weights, c[1], 0, e)) ||
-        (rc = dit_qwen_open(&q->dit, p->weights, c[2], e)) ||
-        (rc = vae_open(&q->vae, p->weights, c[3], e)) ||
-        (rc = nsched_config_read(&p->sched, c[4]->cfg, e)))
-        return rc;
-    if (lm_enc_dim(q->lm) != dit_qwen_text_dim(q->dit))
-        return err_set(e, ERR_INVAL, "the text encoder's states are %d wide, the transformer's %d",
-                       lm_enc_dim(q->lm), dit_qwen_text_dim(q->dit));
-    if (vae_channels(q->vae) != dit_qwen_channels(q->dit))
-        return err_set(e, ERR_INVAL, "the vae has %d channels, the transformer %d",
-                       vae_channels(q->vae), dit_qwen_channels(q->dit));
-    if (p->sched.kind != NSCHED_FLOW)
-        return err_set(e, ERR_UNSUPPORTED, "scheduler: a flow matching one is needed");
-    return 0;
-}
-
 static int qwen_open(struct pipe *p, struct err *e)
 {
     struct qwen *q = mem_calloc(1, sizeof *q);
     if (!q)
         return err_set(e, ERR_NOMEM, "no memory for the pipeline");
     p->state = q;
-    int rc = parts_open(p, q, e);
+    struct comp *c;
+    int rc = pipe_lm_open(p, &q->text, 0, &c, e);
+    rc = rc ? rc : dit_qwen_open(&q->dit, p->weights, c, e);
     if (rc)
         return rc;
-    q->prompt = (struct lm_prompt){.tok = q->tok,
-                                   .lm = q->lm,
-                                   .before = before,
-                                   .after = after,
-                                   .drop = TEMPLATE_TOKENS,
-                                   .tokens_max = PROMPT_TOKENS};
+    struct dit_info dit = dit_qwen_info(q->dit);
+    rc = pipe_lm_fit(p, &q->text, &dit, e);
+    if (rc)
+        return rc;
+    q->text.prompt.before = before;
+    q->text.prompt.after = after;
+    q->text.prompt.drop = TEMPLATE_TOKENS;
+    q->text.prompt.tokens_max = PROMPT_TOKENS;
     p->sched.sigmas_given = true;
-    p->c = vae_channels(q->vae);
-    p->factor = vae_factor(q->vae);
-    p->patch = dit_qwen_patch(q->dit);
+    pipe_flow_info(p, &dit);
     p->preview = p->c == 16 ? latent_rgb_wan : NULL;
-    int step = p->factor * p->patch;
-    p->info = (struct eng_image_info){.size_default = 166 * p->factor / step * step,
-                                      .size_min = 4 * step,
-                                      .size_max = 4096,
-                                      .size_step = step,
-                                      .pixels_max = (int64_t)2048 * 2048,
-                                      .steps_default = 50,
-                                      .steps_max = 200,
-                                      .guidance_default = 4,
-                                      .guidance_max = 30,
-                                      .negative = true,
-                                      .edit = vae_has_encoder(q->vae),
-                                      .prompt_tokens_max = PROMPT_TOKENS,
-                                      .sampler_default = IMG_SAMPLER_FLOW_EULER};
+    p->info.size_default = 166 * p->factor / p->info.size_step * p->info.size_step;
+    p->info.steps_default = 50;
+    p->info.guidance_default = 4;
+    p->info.negative = true;
+    p->info.prompt_tokens_max = PROMPT_TOKENS;
     return 0;
 }
 
@@ -97,10 +58,8 @@ static void qwen_close(struct pipe *p)
     struct qwen *q = p->state;
     if (!q)
         return;
-    tok_close(q->tok);
-    lm_enc_close(q->lm);
+    pipe_lm_close(&q->text);
     dit_qwen_close(q->dit);
-    vae_close(q->vae);
     free(q);
     p->state = NULL;
 }
@@ -112,10 +71,10 @@ static int qwen_encode(struct pipe *p, struct nn *n, const char *const *text, in
     struct qwen *q = p->state;
     const char *some[ENC_TEXTS];
     struct lm_states s;
-    size_t dim = (size_t)lm_enc_dim(q->lm);
+    size_t dim = (size_t)lm_enc_dim(q->text.lm);
     for (int i = 0; i < n_text && i < ENC_TEXTS; i++)
         some[i] = text[i][0] ? text[i] : " "; /* the negative prompt that the model's authors use */
-    int rc = lm_prompt_run(&q->prompt, n, some, n_text, &s, e);
+    int rc = lm_prompt_run(&q->text.prompt, n, some, n_text, &s, e);
     if (rc)
         return rc;
     for (int i = 0; i < n_text && !rc; i++) {
@@ -161,16 +120,6 @@ static void qwen_guide(float *cond, const float *uncond, float scale, int c, int
         }
 }
 
-static void qwen_decode(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_decode(((struct qwen *)p->state)->vae, n, in, n_in);
-}
-
-static void qwen_encode_image(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_encode(((struct qwen *)p->state)->vae, n, in, n_in);
-}
-
 const struct pipe_class pipe_qwen = {
     .name = "QwenImagePipeline QwenImageImg2ImgPipeline QwenImageInpaintPipeline",
     .open = qwen_open,
@@ -178,6 +127,6 @@ const struct pipe_class pipe_qwen = {
     .encode = qwen_encode,
     .denoise = qwen_denoise,
     .guide = qwen_guide,
-    .decode = qwen_decode,
-    .encode_image = qwen_encode_image,
+    .decode = pipe_vae_decode,
+    .encode_image = pipe_vae_encode,
 };

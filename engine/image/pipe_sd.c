@@ -7,8 +7,8 @@
  *   text_encoder_2                  its penultimate states and pooled text, four size ids and a score          refiner */
 #include "engine/base/log.h"
 #include "engine/base/mem.h"
-#include "engine/image/encoders.h"
 #include "engine/image/latent_rgb.h"
+#include "engine/image/pipe_parts.h"
 #include "engine/image/sched_config.h"
 #include "engine/image/unet.h"
 #include "engine/image/vae.h"
@@ -35,31 +35,20 @@ struct sd {
     int n_tok, dim;     /* of an encoded prompt: rows, and all encoders' widths together */
     int n_pooled, n_id; /* of what the UNet is told besides; 0: nothing */
     struct unet *unet;
-    struct vae *vae;
 };
 
 /* ---- opening ---- */
-
-/* A component that must be there; e names it. */
-static struct comp *part(struct pipe *p, const char *name, struct err *e)
-{
-    struct comp *c = img_files_comp(p->files, name);
-    if (!c)
-        err_set(e, ERR_NOTFOUND, "%s has no %s", p->files->pipeline, name);
-    return c;
-}
 
 /* Encoder number s->n_text. The pooled text comes from the last one, which needs all its layers; one before it loads no
  * layer that no run needs. */
 static int text_open(struct pipe *p, struct sd *s, const char *encoder, const char *tokenizer,
                      struct err *e)
 {
-    struct comp *c = img_files_comp(p->files, encoder), *t = part(p, tokenizer, e);
-    if (!t)
-        return ERR_NOTFOUND;
-    int k = s->n_text++;
+    struct comp *c = img_files_comp(p->files, encoder), *t;
+    int rc = pipe_parts_find(p, &tokenizer, 1, &t, e), k = s->n_text++;
     bool pooled = s->skip && !strcmp(encoder, "text_encoder_2");
-    int rc = enc_tokenizer_open(&s->text[k].tok, t, e);
+    if (!rc)
+        rc = enc_tokenizer_open(&s->text[k].tok, t, e);
     if (!rc)
         rc = clip_open(&s->text[k].clip, p->weights, c, pooled ? 0 : s->skip, e);
     if (rc)
@@ -96,8 +85,8 @@ static int check(const struct pipe *p, struct sd *s, struct err *e)
     if (u->context_dim != s->dim)
         return err_set(e, ERR_INVAL, "the text encoders' states are %d wide, the unet's context %d",
                        s->dim, u->context_dim);
-    if (vae_channels(s->vae) != u->c_out)
-        return err_set(e, ERR_INVAL, "the vae has %d channels, the unet %d", vae_channels(s->vae),
+    if (vae_channels(p->vae) != u->c_out)
+        return err_set(e, ERR_INVAL, "the vae has %d channels, the unet %d", vae_channels(p->vae),
                        u->c_out);
     if (u->c_in != u->c_out && u->c_in != 2 * u->c_out + 1)
         return err_set(e, ERR_UNSUPPORTED,
@@ -119,16 +108,17 @@ static int check(const struct pipe *p, struct sd *s, struct err *e)
 
 static int parts_open(struct pipe *p, struct sd *s, struct err *e)
 {
-    struct comp *unet = part(p, "unet", e), *vae, *sched;
-    if (!unet || !(vae = part(p, "vae", e)) || !(sched = part(p, "scheduler", e)))
-        return ERR_NOTFOUND;
-    int rc = texts_open(p, s, e);
+    static const char *const name[3] = {"unet", "vae", "scheduler"};
+    struct comp *c[3];
+    int rc = pipe_parts_find(p, name, 3, c, e);
     if (!rc)
-        rc = nsched_config_read(&p->sched, sched->cfg, e);
+        rc = texts_open(p, s, e);
     if (!rc)
-        rc = unet_open(&s->unet, p->weights, unet, e);
+        rc = nsched_config_read(&p->sched, c[2]->cfg, e);
     if (!rc)
-        rc = vae_open(&s->vae, p->weights, vae, e);
+        rc = unet_open(&s->unet, p->weights, c[0], e);
+    if (!rc)
+        rc = vae_open(&p->vae, p->weights, c[1], e);
     return rc ? rc : check(p, s, e);
 }
 
@@ -226,8 +216,8 @@ static void info_set(struct pipe *p, const struct sd *s)
     const struct unet_info *u = unet_info(s->unet);
     p->c = u->c_out;
     p->c_extra = u->c_in - u->c_out;
-    p->factor = vae_factor(s->vae);
-    p->preview = preview_of(s->vae);
+    p->factor = vae_factor(p->vae);
+    p->preview = preview_of(p->vae);
     int side = u->sample_size * p->factor;
     p->info = (struct eng_image_info){.size_default = side,
                                       .size_min = 8 * p->factor,
@@ -237,7 +227,7 @@ static void info_set(struct pipe *p, const struct sd *s)
                                       .steps_max = 200,
                                       .guidance_max = 30,
                                       .negative = !u->guidance_dim,
-                                      .edit = vae_has_encoder(s->vae),
+                                      .edit = vae_has_encoder(p->vae),
                                       .prompt_tokens_max = s->n_tok,
                                       .sampler_default = sampler_of(p->sched.kind)};
     if (p->info.pixels_max < (int64_t)side * side)
@@ -278,7 +268,6 @@ static void sd_close(struct pipe *p)
         tok_close(s->text[i].tok);
     }
     unet_close(s->unet);
-    vae_close(s->vae);
     free(s);
     p->state = NULL;
 }
@@ -418,16 +407,6 @@ static void sd_denoise(struct pipe *p, struct nn *n, const struct img_row *row, 
     free(u);
 }
 
-static void sd_decode(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_decode(((struct sd *)p->state)->vae, n, in, n_in);
-}
-
-static void sd_encode_image(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_encode(((struct sd *)p->state)->vae, n, in, n_in);
-}
-
 const struct pipe_class pipe_sd = {
     .name = "StableDiffusionPipeline StableDiffusionImg2ImgPipeline StableDiffusionInpaintPipeline "
             "LatentConsistencyModelPipeline LatentConsistencyModelImg2ImgPipeline",
@@ -435,8 +414,8 @@ const struct pipe_class pipe_sd = {
     .close = sd_close,
     .encode = sd_encode,
     .denoise = sd_denoise,
-    .decode = sd_decode,
-    .encode_image = sd_encode_image,
+    .decode = pipe_vae_decode,
+    .encode_image = pipe_vae_encode,
 };
 const struct pipe_class pipe_sdxl = {
     .name = "StableDiffusionXLPipeline StableDiffusionXLImg2ImgPipeline "
@@ -445,6 +424,6 @@ const struct pipe_class pipe_sdxl = {
     .close = sd_close,
     .encode = sd_encode,
     .denoise = sd_denoise,
-    .decode = sd_decode,
-    .encode_image = sd_encode_image,
+    .decode = pipe_vae_decode,
+    .encode_image = pipe_vae_encode,
 };

@@ -6,10 +6,8 @@
  *   pooled   CLIP 1 | CLIP 2              projected */
 #include "engine/base/mem.h"
 #include "engine/image/dit_sd3.h"
-#include "engine/image/encoders.h"
 #include "engine/image/latent_rgb.h"
-#include "engine/image/sched_config.h"
-#include "engine/image/vae.h"
+#include "engine/image/pipe_parts.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -27,26 +25,20 @@ struct sd3 {
     int n_clip, n_tok, dim,
         n_pooled; /* rows of CLIP; rows, columns and pooled values of a prompt */
     struct dit_sd3 *dit;
-    struct vae *vae;
 };
 
 /* ---- opening ---- */
 
-static int need(struct pipe *p, const char *name, struct comp **out, struct err *e)
-{
-    *out = img_files_comp(p->files, name);
-    return *out ? 0 : err_set(e, ERR_NOTFOUND, "%s has no %s", p->files->pipeline, name);
-}
-
 /* The two CLIPs, whose last layers the pooled text needs although the states stop one before, and T5 if it is there. */
-static int texts_open(struct pipe *p, struct sd3 *s, struct err *e)
+static int texts_open(struct pipe *p, struct sd3 *s, int pooled_dim, struct err *e)
 {
     static const char *const encoder[2] = {"text_encoder", "text_encoder_2"};
-    static const char *const tokenizer[2] = {"tokenizer", "tokenizer_2"};
+    static const char *const tokenizer[3] = {"tokenizer", "tokenizer_2", "tokenizer_3"};
     struct comp *c, *t;
     int rc = 0, wide = 0;
     for (int i = 0; i < 2; i++) {
-        if ((rc = need(p, encoder[i], &c, e)) || (rc = need(p, tokenizer[i], &t, e)) ||
+        if ((rc = pipe_parts_find(p, &encoder[i], 1, &c, e)) ||
+            (rc = pipe_parts_find(p, &tokenizer[i], 1, &t, e)) ||
             (rc = enc_tokenizer_open(&s->text[i].tok, t, e)) ||
             (rc = clip_open(&s->text[i].clip, p->weights, c, 0, e)))
             return rc;
@@ -59,17 +51,17 @@ static int texts_open(struct pipe *p, struct sd3 *s, struct err *e)
         return err_set(e, ERR_INVAL, "text_encoder has %d positions, text_encoder_2 %d", s->n_clip,
                        clip_positions(s->text[1].clip));
     s->n_tok = s->n_clip + T5_TOKENS;
-    if (wide > s->dim || s->n_pooled != dit_sd3_pooled_dim(s->dit))
+    if (wide > s->dim || s->n_pooled != pooled_dim)
         return err_set(
             e, ERR_INVAL,
             "the CLIP encoders give %d wide states and %d pooled values, the transformer "
             "reads %d and %d",
-            wide, s->n_pooled, s->dim, dit_sd3_pooled_dim(s->dit));
+            wide, s->n_pooled, s->dim, pooled_dim);
     c = img_files_comp(p->files, "text_encoder_3");
     if (!c || !c->map.src)
         return 0;
-    if ((rc = need(p, "tokenizer_3", &t, e)) || (rc = enc_tokenizer_open(&s->t5_tok, t, e)) ||
-        (rc = t5_open(&s->t5, p->weights, c, e)))
+    if ((rc = pipe_parts_find(p, &tokenizer[2], 1, &t, e)) ||
+        (rc = enc_tokenizer_open(&s->t5_tok, t, e)) || (rc = t5_open(&s->t5, p->weights, c, e)))
         return rc;
     if (t5_dim(s->t5) != s->dim)
         return err_set(e, ERR_INVAL, "text_encoder_3's states are %d wide, the transformer's %d",
@@ -78,23 +70,18 @@ static int texts_open(struct pipe *p, struct sd3 *s, struct err *e)
 }
 
 /* Every component, and that they fit each other. What was opened before an error is closed by sd3_close. */
-static int parts_open(struct pipe *p, struct sd3 *s, struct err *e)
+static int parts_open(struct pipe *p, struct sd3 *s, struct dit_info *dit, struct err *e)
 {
-    struct comp *dit, *vae, *sched;
+    static const char *const name[3] = {"transformer", "vae", "scheduler"};
+    struct comp *c[3];
     int rc;
-    if ((rc = need(p, "transformer", &dit, e)) || (rc = need(p, "vae", &vae, e)) ||
-        (rc = need(p, "scheduler", &sched, e)) || (rc = dit_sd3_open(&s->dit, p->weights, dit, e)))
+    if ((rc = pipe_parts_find(p, name, 3, c, e)) ||
+        (rc = dit_sd3_open(&s->dit, p->weights, c[0], e)))
         return rc;
-    s->dim = dit_sd3_text_dim(s->dit);
-    if ((rc = texts_open(p, s, e)) || (rc = vae_open(&s->vae, p->weights, vae, e)) ||
-        (rc = nsched_config_read(&p->sched, sched->cfg, e)))
-        return rc;
-    if (vae_channels(s->vae) != dit_sd3_channels(s->dit))
-        return err_set(e, ERR_INVAL, "the vae has %d channels, the transformer %d",
-                       vae_channels(s->vae), dit_sd3_channels(s->dit));
-    if (p->sched.kind != NSCHED_FLOW)
-        return err_set(e, ERR_UNSUPPORTED, "scheduler: a flow matching one is needed");
-    return 0;
+    *dit = dit_sd3_info(s->dit);
+    s->dim = dit->text_dim;
+    rc = texts_open(p, s, dit->pooled_dim, e);
+    return rc ? rc : pipe_flow_open(p, dit, e);
 }
 
 static int sd3_open(struct pipe *p, struct err *e)
@@ -103,28 +90,20 @@ static int sd3_open(struct pipe *p, struct err *e)
     if (!s)
         return err_set(e, ERR_NOMEM, "no memory for the pipeline");
     p->state = s;
-    int rc = parts_open(p, s, e);
+    struct dit_info dit;
+    int rc = parts_open(p, s, &dit, e);
     if (rc)
         return rc;
-    p->c = vae_channels(s->vae);
-    p->factor = vae_factor(s->vae);
-    p->patch = dit_sd3_patch(s->dit);
+    pipe_flow_info(p, &dit);
     p->preview = p->c == 16 ? latent_rgb_sd3 : NULL;
-    int step = p->factor * p->patch, most = dit_sd3_tokens_max(s->dit) * step;
+    int step = p->info.size_step, most = dit_sd3_tokens_max(s->dit) * step;
     int side = dit_sd3_sample_size(s->dit) * p->factor / step * step;
-    p->info = (struct eng_image_info){.size_default = side < most ? side : most,
-                                      .size_min = 4 * step,
-                                      .size_max = most < 4096 ? most : 4096,
-                                      .size_step = step,
-                                      .pixels_max = (int64_t)2048 * 2048,
-                                      .steps_default = 28,
-                                      .steps_max = 200,
-                                      .guidance_default = 7,
-                                      .guidance_max = 30,
-                                      .negative = true,
-                                      .edit = vae_has_encoder(s->vae),
-                                      .prompt_tokens_max = T5_TOKENS,
-                                      .sampler_default = IMG_SAMPLER_FLOW_EULER};
+    p->info.size_default = side < most ? side : most;
+    p->info.size_max = most < 4096 ? most : 4096;
+    p->info.steps_default = 28;
+    p->info.guidance_default = 7;
+    p->info.negative = true;
+    p->info.prompt_tokens_max = T5_TOKENS;
     return 0;
 }
 
@@ -140,7 +119,6 @@ static void sd3_close(struct pipe *p)
     t5_close(s->t5);
     tok_close(s->t5_tok);
     dit_sd3_close(s->dit);
-    vae_close(s->vae);
     free(s);
     p->state = NULL;
 }
@@ -259,16 +237,6 @@ static void sd3_denoise(struct pipe *p, struct nn *n, const struct img_row *row,
     dit_sd3_run(((struct sd3 *)p->state)->dit, n, row, n_row);
 }
 
-static void sd3_decode(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_decode(((struct sd3 *)p->state)->vae, n, in, n_in);
-}
-
-static void sd3_encode_image(struct pipe *p, struct nn *n, const struct img_tile *in, int n_in)
-{
-    vae_encode(((struct sd3 *)p->state)->vae, n, in, n_in);
-}
-
 const struct pipe_class pipe_sd3 = {
     .name = "StableDiffusion3Pipeline StableDiffusion3Img2ImgPipeline "
             "StableDiffusion3InpaintPipeline",
@@ -276,6 +244,6 @@ const struct pipe_class pipe_sd3 = {
     .close = sd3_close,
     .encode = sd3_encode,
     .denoise = sd3_denoise,
-    .decode = sd3_decode,
-    .encode_image = sd3_encode_image,
+    .decode = pipe_vae_decode,
+    .encode_image = pipe_vae_encode,
 };

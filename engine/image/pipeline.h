@@ -39,6 +39,7 @@ struct img_row {
 
 struct pipe;
 struct img_tile;
+struct vae;
 struct pipe_class {
     const char *name; /* values of img_files.pipeline, separated by spaces */
     /* Load the components from p->files into p->state and fill p->info, c, factor, schedule and what else differs. With
@@ -69,7 +70,8 @@ struct pipe {
     const struct backend *be;
     struct dev *dev;
     struct nn_weights *weights;
-    void *state; /* of the class */
+    void *state;     /* of the class */
+    struct vae *vae; /* opened by the class, closed with the pipe; NULL: not yet */
     /* set by open */
     struct eng_image_info info;
     struct nsched_config sched;

@@ -150,19 +150,19 @@ static void finish(struct rig *r)
 static void conds_make(struct rig *r, const struct sample *s, int n, struct img_cond **out)
 {
     if (!r->z) {
+        struct dit_info info = r->qwen ? dit_qwen_info(r->qwen) : dit_sd3_info(r->sd3);
         for (int i = 0; i < n; i++) {
-            out[i] = cond_make(s[i].n_tok,
-                               r->qwen ? dit_qwen_text_dim(r->qwen) : dit_sd3_text_dim(r->sd3));
+            out[i] = cond_make(s[i].n_tok, info.text_dim);
             memcpy(out[i]->states, s[i].states,
                    (size_t)s[i].n_tok * (size_t)out[i]->dim * sizeof(float));
             out[i]->pooled = (float *)(uintptr_t)s[i].pooled;
-            out[i]->n_pooled = r->sd3 ? dit_sd3_pooled_dim(r->sd3) : 0;
+            out[i]->n_pooled = info.pooled_dim;
         }
         return;
     }
     int32_t start[9] = {0};
     float *at[8], *states;
-    size_t dim = (size_t)dit_zimage_text_dim(r->z);
+    size_t dim = (size_t)dit_zimage_info(r->z).text_dim;
     for (int i = 0; i < n; i++) {
         start[i + 1] = start[i] + s[i].n_tok;
         out[i] = cond_make(dit_zimage_caption_rows(s[i].n_tok), dit_zimage_dim(r->z));

@@ -119,7 +119,7 @@ static void calls(const struct image_back *b, const char *name, struct golden *g
     struct img_cond cond = golden_cond(g);
     float in[N], out[N], packed[N];
     model_open(&x, b, name);
-    assert_int_equal(dit_flux_channels(x.m), C);
+    assert_int_equal(dit_flux_info(x.m).channels, C);
     assert_int_equal(dit_flux_guidance(x.m), !strcmp(name, "flux-dev"));
     for (int i = 0; i < 2; i++) {
         char call[32];
