@@ -88,7 +88,8 @@ static int load(struct clip *m, struct nn_weights *w, struct comp *c, struct err
     const char *p = enc__prefix(&l, prefixes, 2, "embeddings.token_embedding.weight");
     nn_load_table(&l, &m->tok, m->dim, NN_ANY, "%sembeddings.token_embedding.weight", p);
     nn_load_table(&l, &m->pos, m->dim, NN_ANY, "%sembeddings.position_embedding.weight", p);
-    for (int i = 0; i < m->n_layer - m->skip; i++)
+    m->layer = nn_load_room(&l, m->n_layer, sizeof *m->layer);
+    for (int i = 0; i < m->n_layer - m->skip && !l.rc; i++)
         load_layer(&l, m, &m->layer[i], p, i);
     nn_load_norm(&l, &m->final, m->dim, 0, "%sfinal_layer_norm", p);
     /* CLIPTextModel's files may hold the projection that the class does not use */
@@ -104,17 +105,12 @@ int clip_open(struct clip **out, struct nn_weights *w, struct comp *c, int skip,
         return err_set(e, ERR_NOMEM, "%s: out of memory", c->name);
     m->skip = skip;
     int rc = read_config(m, c, e);
-    if (rc == 0) {
-        m->layer = mem_calloc((size_t)m->n_layer, sizeof *m->layer);
-        rc = m->layer ? load(m, w, c, e) : err_set(e, ERR_NOMEM, "out of memory");
-    }
-    if (rc != 0) {
+    rc = rc ? rc : load(m, w, c, e);
+    if (rc)
         clip_close(m);
-        err_prefix(e, "%s", c->name);
-        return rc;
-    }
-    *out = m;
-    return 0;
+    else
+        *out = m;
+    return enc__opened(c, rc, e);
 }
 
 void clip_close(struct clip *m)

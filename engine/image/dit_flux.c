@@ -109,14 +109,9 @@ int dit_flux_open(struct dit_flux **out, struct nn_weights *w, struct comp *c, s
     if (!m)
         return err_set(e, ERR_NOMEM, "no memory for the transformer");
     l.rc = config_read(m, c->cfg, e);
-    if (!l.rc) {
-        m->joint = mem_calloc((size_t)m->n_double + 1, sizeof *m->joint);
-        m->single = mem_calloc((size_t)m->n_single + 1, sizeof *m->single);
-        if (!m->joint || !m->single)
-            l.rc = err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_double + m->n_single);
-    }
-    if (!l.rc)
-        weights_load(m, &l);
+    m->joint = nn_load_room(&l, m->n_double + 1, sizeof *m->joint);
+    m->single = nn_load_room(&l, m->n_single + 1, sizeof *m->single);
+    weights_load(m, &l);
     if (l.rc)
         dit_flux_close(m);
     else

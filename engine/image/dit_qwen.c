@@ -82,13 +82,8 @@ int dit_qwen_open(struct dit_qwen **out, struct nn_weights *w, struct comp *c, s
     if (!m)
         return err_set(e, ERR_NOMEM, "no memory for the transformer");
     l.rc = config_read(m, c->cfg, e);
-    if (!l.rc) {
-        m->block = mem_calloc((size_t)m->n_layer, sizeof *m->block);
-        if (!m->block)
-            l.rc = err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_layer);
-    }
-    if (!l.rc)
-        weights_load(m, &l);
+    m->block = nn_load_room(&l, m->n_layer, sizeof *m->block);
+    weights_load(m, &l);
     if (l.rc)
         dit_qwen_close(m);
     else

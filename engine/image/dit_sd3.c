@@ -52,13 +52,9 @@ static int config_read(struct dit_sd3 *m, struct config *c, struct err *e)
     return 0;
 }
 
-/* The blocks, and which of them have the second attention. */
+/* Which blocks have the second attention. */
 static int dual_read(struct dit_sd3 *m, struct config *c, struct err *e)
 {
-    m->block = mem_calloc((size_t)m->n_layer, sizeof *m->block);
-    m->dual = mem_calloc((size_t)m->n_layer, sizeof *m->dual);
-    if (!m->block || !m->dual)
-        return err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_layer);
     int n = config_len(c, "dual_attention_layers");
     for (int i = 0; i < n; i++)
         m->dual[config_int_at(c, "dual_attention_layers", i, 0, m->n_layer - 1)] = true;
@@ -96,10 +92,11 @@ int dit_sd3_open(struct dit_sd3 **out, struct nn_weights *w, struct comp *c, str
     if (!m)
         return err_set(e, ERR_NOMEM, "no memory for the transformer");
     l.rc = config_read(m, c->cfg, e);
+    m->block = nn_load_room(&l, m->n_layer, sizeof *m->block);
+    m->dual = nn_load_room(&l, m->n_layer, sizeof *m->dual);
     if (!l.rc)
         l.rc = dual_read(m, c->cfg, e);
-    if (!l.rc)
-        weights_load(m, &l);
+    weights_load(m, &l);
     if (l.rc)
         dit_sd3_close(m);
     else

@@ -154,13 +154,8 @@ int dit_zimage_open(struct dit_zimage **out, struct nn_weights *w, struct comp *
     if (!m)
         return err_set(e, ERR_NOMEM, "no memory for the transformer");
     l.rc = config_read(m, c->cfg, e);
-    if (!l.rc) {
-        m->block = mem_calloc((size_t)(2 * m->n_refine + m->n_layer), sizeof *m->block);
-        if (!m->block)
-            l.rc = err_set(e, ERR_NOMEM, "no memory for %d blocks", m->n_layer);
-    }
-    if (!l.rc)
-        weights_load(m, &l);
+    m->block = nn_load_room(&l, 2 * m->n_refine + m->n_layer, sizeof *m->block);
+    weights_load(m, &l);
     if (l.rc)
         dit_zimage_close(m);
     else

@@ -84,6 +84,13 @@ int enc__act(const char *name, enum image_act *out, struct err *e)
     return err_set(e, ERR_UNSUPPORTED, "activation '%.60s' is not supported", name);
 }
 
+int enc__opened(const struct comp *c, int rc, struct err *e)
+{
+    if (rc)
+        err_prefix(e, "%s", c->name);
+    return rc;
+}
+
 /* ---- runs ---- */
 
 void enc__fail(struct nn *n, int rc, const char *what)

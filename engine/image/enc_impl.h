@@ -26,6 +26,9 @@ const char *enc__prefix(const struct nn_load *l, const char *const *prefix, int 
 /* "hidden activation of transformers" by its name; ERR_UNSUPPORTED names the key's value. */
 int enc__act(const char *name, enum image_act *out, struct err *e);
 
+/* The end of opening the component: rc, with the component's name before the error's text. */
+int enc__opened(const struct comp *c, int rc, struct err *e);
+
 /* ---- runs ---- */
 
 /* The run's error, if it has none yet. `what` is static text. */

@@ -135,6 +135,7 @@ static int load(struct lm_enc *m, struct nn_weights *w, struct comp *c, struct e
     const struct names *s = &name_set[nn_load_has(&l, NULL, "%s", name_set[0].tok) ? 0 : 1];
     const char *p = enc__prefix(&l, s->prefix, s->n_prefix, s->tok);
     nn_load_table(&l, &m->tok, m->dim, NN_ANY, "%s%s", p, s->tok);
+    m->layer = nn_load_room(&l, m->n_layer, sizeof *m->layer);
     for (int i = 0; i < m->n_layer - m->skip && !l.rc; i++) {
         char at[96];
         snprintf(at, sizeof at, "%s%s%d.", p, s->block, i);
@@ -152,17 +153,12 @@ int lm_enc_open(struct lm_enc **out, struct nn_weights *w, struct comp *c, int s
         return err_set(e, ERR_NOMEM, "%s: out of memory", c->name);
     m->skip = skip;
     int rc = read_config(m, c, e);
-    if (rc == 0) {
-        m->layer = mem_calloc((size_t)m->n_layer, sizeof *m->layer);
-        rc = m->layer ? load(m, w, c, e) : err_set(e, ERR_NOMEM, "out of memory");
-    }
-    if (rc != 0) {
+    rc = rc ? rc : load(m, w, c, e);
+    if (rc)
         lm_enc_close(m);
-        err_prefix(e, "%s", c->name);
-        return rc;
-    }
-    *out = m;
-    return 0;
+    else
+        *out = m;
+    return enc__opened(c, rc, e);
 }
 
 void lm_enc_close(struct lm_enc *m)

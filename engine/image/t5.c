@@ -111,6 +111,7 @@ static int load(struct t5 *m, struct nn_weights *w, struct comp *c, struct err *
     struct nn_load l = {.w = w, .c = c, .e = e};
     const char *p = enc__prefix(&l, prefixes, 2, ".weight");
     nn_load_table(&l, &m->tok, m->dim, NN_ANY, "%s.weight", p);
+    m->layer = nn_load_room(&l, m->n_layer, sizeof *m->layer);
     for (int i = 0; i < m->n_layer && !l.rc; i++)
         load_layer(&l, m, &m->layer[i], i);
     nn_load_norm(&l, &m->final, m->dim, NN_NO_BIAS, "encoder.final_layer_norm");
@@ -123,17 +124,12 @@ int t5_open(struct t5 **out, struct nn_weights *w, struct comp *c, struct err *e
     if (!m)
         return err_set(e, ERR_NOMEM, "%s: out of memory", c->name);
     int rc = read_config(m, c, e);
-    if (rc == 0) {
-        m->layer = mem_calloc((size_t)m->n_layer, sizeof *m->layer);
-        rc = m->layer ? load(m, w, c, e) : err_set(e, ERR_NOMEM, "out of memory");
-    }
-    if (rc != 0) {
+    rc = rc ? rc : load(m, w, c, e);
+    if (rc)
         t5_close(m);
-        err_prefix(e, "%s", c->name);
-        return rc;
-    }
-    *out = m;
-    return 0;
+    else
+        *out = m;
+    return enc__opened(c, rc, e);
 }
 
 void t5_close(struct t5 *m)

@@ -95,6 +95,8 @@ float *nn_load_host(struct nn_load *l, int64_t *n, const char *fmt, ...)
 /* Whether the component has this tensor; dim[0..n_dim) its shape when dim is not NULL. */
 bool nn_load_has(const struct nn_load *l, int64_t dim[SOURCE_DIMS], const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+/* Zeroed host memory for n layers of `size` bytes, the caller's to free; NULL after an error, ERR_NOMEM among them. */
+void *nn_load_room(struct nn_load *l, int n, size_t size);
 /* f32 values of our own making on the device, for as long as the weights live. */
 void nn_load_const(struct nn_load *l, struct tensor *out, const float *v, int64_t n);
 

@@ -459,6 +459,14 @@ bool nn_load_has(const struct nn_load *l, int64_t dim[SOURCE_DIMS], const char *
     return n > 0 && (size_t)n < sizeof name && nn__find(l->c, name, dim, NULL);
 }
 
+void *nn_load_room(struct nn_load *l, int n, size_t size)
+{
+    void *p = l->rc ? NULL : mem_calloc((size_t)n, size);
+    if (!p && !l->rc)
+        l->rc = err_set(l->e, ERR_NOMEM, "no memory for %d layers", n);
+    return p;
+}
+
 void nn_load_const(struct nn_load *l, struct tensor *out, const float *v, int64_t n)
 {
     *out = (struct tensor){0};
