@@ -106,6 +106,20 @@ bool st_text_of(struct stream *s, const char *p, size_t n, struct buf *out);
 /* Parameters of the request's tool of that name, or NULL. */
 const json_t *st_parameters(const struct stream *s, const char *name, bool *known);
 
+/* ---- steps that formats have alike (stream_step.c) ---- */
+/* No call is to be had from here on. */
+enum st_step st_broken(struct stream *s);
+/* The call that begins next has this name, and no id yet. */
+void st_name(struct stream *s, const char *p, size_t n);
+/* Drops all up to the end of `mark`, if that stands at `at` or the model has ended within it. */
+bool st_pass(struct stream *s, size_t at, const char *mark);
+/* From own.at on: `open`, behind which state `then` goes on from own.from, or the end with `close` (may be NULL). */
+enum st_step st_section(struct stream *s, const char *open, const char *close, int then);
+/* Arguments that are one JSON value, from own.at and own.scan on; at its end the call is over and state `then` goes on. */
+enum st_step st_args_value(struct stream *s, int then);
+/* The format's last mark, which may be missing. */
+enum st_step st_close(struct stream *s, const char *close);
+
 /* ---- families (one file each) ---- */
 enum st_step tools_json_step(struct stream *s);
 enum st_step tools_named_step(struct stream *s);
@@ -183,6 +197,8 @@ void st_put_nested(struct stream *s, struct view text, const char *ns, const jso
 void st_put_key(struct stream *s, const char *p, size_t n);
 /* A Python literal (quote NULL) or a value of Gemma's with that mark around texts -> JSON; false: it is none. */
 bool st_literal(const char *p, size_t n, const char *quote, struct buf *out);
+/* A written value of argument s->key as JSON: such a literal, or by the argument's types. */
+void st_put_literal(struct stream *s, const char *p, size_t n, const char *quote);
 /* Passes over one argument value: its end, at a "," or the closing bracket of `ends` outside of all brackets and texts;
  * SIZE_MAX: it is not there yet. */
 size_t st_literal_end(const struct stream *s, size_t at, const char *ends, const char *quote);

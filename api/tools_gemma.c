@@ -13,13 +13,6 @@ static const struct other_form *form(const struct stream *s)
     return s->o.family->form;
 }
 
-static enum st_step broken(struct stream *s)
-{
-    if (s->in_call)
-        st_end(s, false);
-    return s->began ? ST_DONE : ST_REJECT;
-}
-
 static enum st_step open(struct stream *s)
 {
     struct st_own *w = &s->own;
@@ -40,10 +33,8 @@ static enum st_step name(struct stream *s)
     if (i == s->n)
         return ST_MORE;
     if (s->p[i] != '{' || i == from)
-        return broken(s);
-    buf_clear(&s->name);
-    buf_clear(&s->id);
-    buf_add(&s->name, s->p + from, i - from);
+        return st_broken(s);
+    st_name(s, s->p + from, i - from);
     st_begin(s);
     st_drop(s, i + 1);
     w->first = true;
@@ -69,7 +60,7 @@ static enum st_step arg(struct stream *s)
     }
     size_t end = st_literal_end(s, i, ":", form(s)->quote), n = strlen(form(s)->quote);
     if ((end == SIZE_MAX ? s->n : end) - i > 512)
-        return broken(s);
+        return st_broken(s);
     if (end == SIZE_MAX)
         return ST_MORE;
     const char *p = s->p + i;
@@ -83,7 +74,7 @@ static enum st_step arg(struct stream *s)
     if (s->key.failed)
         return ST_MORE;
     if (!len)
-        return broken(s);
+        return st_broken(s);
     w->from = end + 1;
     w->state = G_VALUE;
     return ST_AGAIN;
@@ -98,32 +89,14 @@ static enum st_step value(struct stream *s)
         return ST_MORE;
     size_t from = st_space(s, w->from);
     unsigned types = st_types(s, buf_cstr(&s->key));
-    struct buf b = {0};
     st_put_key(s, buf_cstr(&s->key), s->key.len);
     if (st_at(s, from, quote) && !(types & TYPE_STRING) && end - from >= 2 * n)
         st_put_value(s, s->p + from + n, end - from - 2 * n, types);
-    else if (st_literal(s->p + from, end - from, quote, &b))
-        st_args(s, b.p, b.len);
     else
-        st_put_value(s, s->p + from, end - from, types);
-    s->failed |= b.failed;
-    buf_free(&b);
+        st_put_literal(s, s->p + from, end - from, quote);
     st_drop(s, end);
     w->state = G_ARG;
     return ST_AGAIN;
-}
-
-static enum st_step close_mark(struct stream *s)
-{
-    const char *close = form(s)->close;
-    size_t i = st_space(s, 0);
-    if ((i == s->n && !s->final) || st_part(s, i, close))
-        return ST_MORE;
-    if (st_cut(s, i, close))
-        st_drop(s, s->n);
-    else if (st_at(s, i, close))
-        st_drop(s, i + strlen(close));
-    return ST_DONE;
 }
 
 enum st_step tools_gemma_step(struct stream *s)
@@ -138,6 +111,6 @@ enum st_step tools_gemma_step(struct stream *s)
     case G_VALUE:
         return value(s);
     default:
-        return close_mark(s);
+        return st_close(s, form(s)->close);
     }
 }

@@ -65,9 +65,7 @@ static void read_head(struct stream *s, const char *p, size_t n)
         w->key = BODY_THOUGHT; /* tools of its own */
     if (f && s->o.tools && st_name_ok(f, len)) {
         w->key = BODY_CALL;
-        buf_clear(&s->name);
-        buf_clear(&s->id);
-        buf_add(&s->name, f, len);
+        st_name(s, f, len);
         st_begin(s);
         w->scan = (struct st_scan){0};
         w->has_args = false;

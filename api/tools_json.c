@@ -20,14 +20,6 @@ static const char *closing(const struct stream *s)
     return s->own.which >= 0 ? form(s)->close[s->own.which] : NULL;
 }
 
-/* No call is to be had from here on. */
-static enum st_step broken(struct stream *s)
-{
-    if (s->in_call)
-        st_end(s, false);
-    return s->began ? ST_DONE : ST_REJECT;
-}
-
 static enum st_step open(struct stream *s)
 {
     struct st_own *w = &s->own;
@@ -66,7 +58,7 @@ static enum st_step item(struct stream *s)
         return ST_AGAIN;
     }
     if (s->p[w->at] != '{')
-        return broken(s);
+        return st_broken(s);
     w->at++;
     w->state = J_KEY;
     w->has_name = w->has_args = false;
@@ -79,7 +71,7 @@ static enum st_step object_end(struct stream *s)
     struct st_own *w = &s->own;
     if (!s->in_call) {
         if (!w->has_name)
-            return broken(s);
+            return st_broken(s);
         st_begin(s);
     }
     st_end(s, true);
@@ -116,7 +108,7 @@ static enum st_step key(struct stream *s)
         return object_end(s);
     if (s->p[w->at] != '"') {
         if (!s->in_call)
-            return broken(s);
+            return st_broken(s);
         st_end(s, true); /* a call whose last brackets are missing */
         w->state = J_CLOSE;
         return ST_AGAIN;
@@ -134,7 +126,7 @@ static enum st_step key(struct stream *s)
     }
     /* A bare object whose first key is of no call is an answer in JSON. */
     if (w->which < 0 && !s->in_call && !w->has_name && w->key == KEY_OTHER && !view_is(k, "type"))
-        return broken(s);
+        return st_broken(s);
     w->at = end;
     w->state = J_COLON;
     return ST_AGAIN;
@@ -147,7 +139,7 @@ static enum st_step colon(struct stream *s)
     if (w->at == s->n)
         return ST_MORE;
     if (s->p[w->at] != ':')
-        return broken(s);
+        return st_broken(s);
     w->at++;
     w->from = SIZE_MAX;
     w->state = J_VALUE;
@@ -190,10 +182,10 @@ static enum st_step value_end(struct stream *s)
     if (w->key == KEY_NAME) {
         buf_clear(&s->name);
         if (!st_text_of(s, p, n, &s->name) || !s->name.len || s->name.len > 256)
-            return s->failed ? ST_MORE : broken(s);
+            return s->failed ? ST_MORE : st_broken(s);
         st_parameters(s, buf_cstr(&s->name), &known);
         if (w->which < 0 && !known)
-            return broken(s);
+            return st_broken(s);
         w->has_name = true;
     } else if (w->key == KEY_ARGS) {
         w->args = w->from;
@@ -228,7 +220,7 @@ static enum st_step value(struct stream *s)
     int r = st_value(s, &w->at, &w->scan);
     if (r == 0)
         return ST_MORE;
-    return r < 0 ? broken(s) : value_end(s);
+    return r < 0 ? st_broken(s) : value_end(s);
 }
 
 static enum st_step args(struct stream *s)
@@ -259,11 +251,7 @@ static enum st_step close_mark(struct stream *s)
         return ST_MORE;
     if (close && st_part(s, i, close))
         return ST_MORE;
-    if (close && st_cut(s, i, close))
-        st_drop(s, s->n);
-    else if (close && st_at(s, i, close))
-        st_drop(s, i + strlen(close));
-    else
+    if (!close || !st_pass(s, i, close))
         st_drop(s, w->at);
     return s->began ? ST_DONE : ST_REJECT;
 }

@@ -18,35 +18,6 @@ static const struct named_form *form(const struct stream *s)
     return s->own.step ? j->other_form : s->o.family->form;
 }
 
-static enum st_step broken(struct stream *s)
-{
-    if (s->in_call)
-        st_end(s, false);
-    return s->began ? ST_DONE : ST_REJECT;
-}
-
-static enum st_step section(struct stream *s)
-{
-    struct st_own *w = &s->own;
-    const struct named_form *f = form(s);
-    w->at = st_space(s, w->at);
-    if (w->at == s->n || st_part(s, w->at, f->call_open) ||
-        (f->close && st_part(s, w->at, f->close)))
-        return ST_MORE;
-    if (st_at(s, w->at, f->call_open)) {
-        w->at += strlen(f->call_open);
-        w->from = w->at;
-        w->state = N_HEAD;
-        return ST_AGAIN;
-    }
-    if (f->close && st_at(s, w->at, f->close) && s->began)
-        st_drop(s, w->at + strlen(f->close));
-    else if (s->began &&
-             ((f->close && st_cut(s, w->at, f->close)) || st_cut(s, w->at, f->call_open)))
-        st_drop(s, s->n);
-    return broken(s);
-}
-
 static void set(struct buf *b, const char *p, size_t n)
 {
     while (n && st_in(" \t\r\n", *p))
@@ -100,10 +71,10 @@ static enum st_step head(struct stream *s)
     size_t safe, at = st_find(s, w->at, marks, &which, &safe);
     if (at == SIZE_MAX) {
         w->at = safe;
-        return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
+        return safe - w->from > HEAD_MAX ? st_broken(s) : ST_MORE;
     }
     if (at - w->from > HEAD_MAX)
-        return broken(s);
+        return st_broken(s);
     size_t next = which ? at : at + strlen(f->separator);
     if (f->fenced) { /* what comes next tells which of two forms this is */
         size_t i = st_space(s, next);
@@ -118,7 +89,7 @@ static enum st_step head(struct stream *s)
     read_head(s, s->p + w->from, at - w->from);
     w->at = next;
     w->state = N_ARGS;
-    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : broken(s);
+    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : st_broken(s);
 }
 
 /* NAME\n```json\n{...} */
@@ -130,10 +101,10 @@ static enum st_step block(struct stream *s)
     size_t safe, at = st_find(s, w->at, marks, &which, &safe);
     if (at == SIZE_MAX) {
         w->at = safe;
-        return safe - w->from > HEAD_MAX ? broken(s) : ST_MORE;
+        return safe - w->from > HEAD_MAX ? st_broken(s) : ST_MORE;
     }
     if (at - w->from > HEAD_MAX)
-        return broken(s);
+        return st_broken(s);
     const char *p = s->p + w->from, *end = memchr(p, '\n', at - w->from);
     const char *fence = memmem(p, at - w->from, "```", 3);
     if (!end || (fence && fence < end))
@@ -144,7 +115,7 @@ static enum st_step block(struct stream *s)
     set(&s->name, p, (size_t)(end - p));
     w->at = at;
     w->state = N_ARGS;
-    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : broken(s);
+    return st_name_ok(buf_cstr(&s->name), s->name.len) ? ST_AGAIN : st_broken(s);
 }
 
 static enum st_step args(struct stream *s)
@@ -157,7 +128,7 @@ static enum st_step args(struct stream *s)
         if (w->at == s->n || (f->call_close && st_part(s, w->at, f->call_close)))
             return ST_MORE;
         if (!none && s->p[w->at] != '{')
-            return broken(s);
+            return st_broken(s);
         st_begin(s);
         st_drop(s, w->at);
         w->at = 0;
@@ -168,15 +139,7 @@ static enum st_step args(struct stream *s)
             return ST_AGAIN;
         }
     }
-    int r = st_value(s, &w->at, &w->scan);
-    st_args(s, s->p, w->at);
-    st_drop(s, w->at);
-    w->at = 0;
-    if (r == 0)
-        return ST_MORE;
-    st_end(s, r > 0);
-    w->state = N_TAIL;
-    return ST_AGAIN;
+    return st_args_value(s, N_TAIL);
 }
 
 static enum st_step tail(struct stream *s)
@@ -192,10 +155,7 @@ static enum st_step tail(struct stream *s)
     if (f->call_close) {
         if (i == s->n || st_part(s, i, f->call_close))
             return ST_MORE;
-        if (st_cut(s, i, f->call_close))
-            st_drop(s, s->n);
-        else if (st_at(s, i, f->call_close))
-            st_drop(s, i + strlen(f->call_close));
+        st_pass(s, i, f->call_close);
     }
     w->at = 0;
     w->state = N_SECTION;
@@ -211,7 +171,7 @@ enum st_step tools_named_step(struct stream *s)
     }
     switch (w->state) {
     case N_SECTION:
-        return section(s);
+        return st_section(s, form(s)->call_open, form(s)->close, N_HEAD);
     case N_HEAD:
         return head(s);
     case N_BLOCK:

@@ -12,13 +12,6 @@ static const struct other_form *form(const struct stream *s)
     return s->own.step ? &none : s->o.family->form;
 }
 
-static enum st_step broken(struct stream *s)
-{
-    if (s->in_call)
-        st_end(s, false);
-    return s->began ? ST_DONE : ST_REJECT;
-}
-
 static enum st_step open(struct stream *s)
 {
     struct st_own *w = &s->own;
@@ -45,15 +38,13 @@ static enum st_step name(struct stream *s)
         return ST_MORE;
     size_t n = i - from;
     if (s->p[i] != '(' || !n)
-        return broken(s);
+        return st_broken(s);
     if (n > 5 && memcmp(s->p + i - 5, ".call", 5) == 0)
         n -= 5;
-    buf_clear(&s->name);
-    buf_clear(&s->id);
-    buf_add(&s->name, s->p + from, n);
+    st_name(s, s->p + from, n);
     st_parameters(s, buf_cstr(&s->name), &known);
     if (!known && (w->which < 0 || w->step)) /* Python code, or an answer in brackets */
-        return broken(s);
+        return st_broken(s);
     st_begin(s);
     st_drop(s, i + 1);
     w->first = true;
@@ -81,11 +72,11 @@ static enum st_step arg(struct stream *s)
         ;
     size_t eq = st_space(s, k);
     if (k - i > 256)
-        return broken(s);
+        return st_broken(s);
     if (eq == s->n)
         return ST_MORE;
     if (s->p[eq] != '=' || k == i)
-        return broken(s);
+        return st_broken(s);
     buf_clear(&s->key);
     buf_add(&s->key, s->p + i, k - i);
     if (s->key.failed)
@@ -102,14 +93,8 @@ static enum st_step value(struct stream *s)
     if (end == SIZE_MAX)
         return ST_MORE;
     size_t from = st_space(s, w->from);
-    struct buf b = {0};
     st_put_key(s, buf_cstr(&s->key), s->key.len);
-    if (st_literal(s->p + from, end - from, NULL, &b))
-        st_args(s, b.p, b.len);
-    else
-        st_put_value(s, s->p + from, end - from, st_types(s, buf_cstr(&s->key)));
-    s->failed |= b.failed;
-    buf_free(&b);
+    st_put_literal(s, s->p + from, end - from, NULL);
     st_drop(s, end);
     w->state = P_ARG;
     return ST_AGAIN;
@@ -135,16 +120,7 @@ static enum st_step next(struct stream *s)
 static enum st_step close_mark(struct stream *s)
 {
     const char *close = s->own.which >= 0 ? form(s)->close : NULL;
-    size_t i = st_space(s, 0);
-    if (!close)
-        return ST_DONE;
-    if ((i == s->n && !s->final) || st_part(s, i, close))
-        return ST_MORE;
-    if (st_cut(s, i, close))
-        st_drop(s, s->n);
-    else if (st_at(s, i, close))
-        st_drop(s, i + strlen(close));
-    return ST_DONE;
+    return close ? st_close(s, close) : ST_DONE;
 }
 
 enum st_step tools_python_step(struct stream *s)

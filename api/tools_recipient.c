@@ -24,9 +24,7 @@ static int recipient(struct stream *s, size_t at, size_t *n)
     *n = i - at;
     if (i == s->n || s->p[i] != '\n' || !*n)
         return 0;
-    buf_clear(&s->name);
-    buf_clear(&s->id);
-    buf_add(&s->name, s->p + at, *n);
+    st_name(s, s->p + at, *n);
     if (view_is((struct view){s->p + at, *n}, "all"))
         return 1;
     st_parameters(s, buf_cstr(&s->name), &known);
@@ -85,15 +83,7 @@ static enum st_step args(struct stream *s)
             return ST_AGAIN;
         }
     }
-    int r = st_value(s, &w->at, &w->scan);
-    st_args(s, s->p, w->at);
-    st_drop(s, w->at);
-    w->at = 0;
-    if (r == 0)
-        return ST_MORE;
-    st_end(s, r > 0);
-    w->state = R_START;
-    return ST_AGAIN;
+    return st_args_value(s, R_START);
 }
 
 enum st_step tools_recipient_step(struct stream *s)

@@ -411,3 +411,14 @@ void st_put_value(struct stream *s, const char *p, size_t n, unsigned types)
     st_put_text(s, p, n);
     st_args(s, "\"", 1);
 }
+
+void st_put_literal(struct stream *s, const char *p, size_t n, const char *quote)
+{
+    struct buf b = {0};
+    if (st_literal(p, n, quote, &b))
+        st_args(s, b.p, b.len);
+    else
+        st_put_value(s, p, n, st_types(s, buf_cstr(&s->key)));
+    s->failed |= b.failed;
+    buf_free(&b);
+}

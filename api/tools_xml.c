@@ -17,13 +17,6 @@ static const struct xml_form *form(const struct stream *s)
     return s->o.family->form;
 }
 
-static enum st_step broken(struct stream *s)
-{
-    if (s->in_call)
-        st_end(s, false);
-    return s->began ? ST_DONE : ST_REJECT;
-}
-
 static bool could_be(const struct stream *s, size_t at, const char *mark)
 {
     return mark && st_part(s, at, mark);
@@ -32,27 +25,6 @@ static bool could_be(const struct stream *s, size_t at, const char *mark)
 static bool is_at(const struct stream *s, size_t at, const char *mark)
 {
     return mark && st_at(s, at, mark);
-}
-
-static enum st_step section(struct stream *s)
-{
-    struct st_own *w = &s->own;
-    const struct xml_form *f = form(s);
-    w->at = st_space(s, w->at);
-    if (w->at == s->n || could_be(s, w->at, f->call_open) || could_be(s, w->at, f->close))
-        return ST_MORE;
-    if (st_at(s, w->at, f->call_open)) {
-        w->at += strlen(f->call_open);
-        w->from = w->at;
-        w->state = X_NAME;
-        return ST_AGAIN;
-    }
-    if (s->began && is_at(s, w->at, f->close))
-        st_drop(s, w->at + strlen(f->close));
-    else if (s->began &&
-             ((f->close && st_cut(s, w->at, f->close)) || st_cut(s, w->at, f->call_open)))
-        st_drop(s, s->n);
-    return broken(s);
 }
 
 static enum st_step name(struct stream *s)
@@ -65,10 +37,10 @@ static enum st_step name(struct stream *s)
     at = st_find(s, w->at > i ? w->at : i, form(s)->name_end, &which, &safe);
     if (at == SIZE_MAX) {
         w->at = safe;
-        return safe - w->from > NAME_MAX_LEN ? broken(s) : ST_MORE;
+        return safe - w->from > NAME_MAX_LEN ? st_broken(s) : ST_MORE;
     }
     if (at - w->from > NAME_MAX_LEN)
-        return broken(s);
+        return st_broken(s);
     const char *end = form(s)->name_end[which];
     size_t n = at - i;
     const char *quote = form(s)->attrs ? memchr(s->p + i, '"', n) : NULL;
@@ -76,10 +48,8 @@ static enum st_step name(struct stream *s)
     while (n && st_in(" \t\r\n", s->p[i + n - 1]))
         n--;
     if (!st_name_ok(s->p + i, n))
-        return broken(s);
-    buf_clear(&s->name);
-    buf_add(&s->name, s->p + i, n);
-    buf_clear(&s->id);
+        return st_broken(s);
+    st_name(s, s->p + i, n);
     st_begin(s);
     st_drop(s, *end == '<' && form(s)->name_end[1] && which < 2 ? at : at + strlen(end));
     w->at = 0;
@@ -150,10 +120,10 @@ static enum st_step key(struct stream *s)
     size_t safe, at = st_find(s, w->at, marks, &which, &safe), n;
     if (at == SIZE_MAX) {
         w->at = safe;
-        return safe > NAME_MAX_LEN ? broken(s) : ST_MORE;
+        return safe > NAME_MAX_LEN ? st_broken(s) : ST_MORE;
     }
     if (at > NAME_MAX_LEN)
-        return broken(s);
+        return st_broken(s);
     const char *quote = f->attrs ? memchr(s->p, '"', at) : NULL;
     n = quote ? (size_t)(quote - s->p) : at;
     buf_clear(&s->key);
@@ -179,7 +149,7 @@ static enum st_step middle(struct stream *s)
         if (i == s->n || st_part(s, i, f->arg_mid))
             return ST_MORE;
         if (!st_at(s, i, f->arg_mid))
-            return broken(s);
+            return st_broken(s);
         st_drop(s, i + strlen(f->arg_mid));
     } else if (f->newline) {
         if (!s->n)
@@ -298,7 +268,7 @@ enum st_step tools_xml_step(struct stream *s)
     }
     switch (w->state) {
     case X_SECTION:
-        return section(s);
+        return st_section(s, form(s)->call_open, form(s)->close, X_NAME);
     case X_NAME:
         return name(s);
     case X_ARG:
