@@ -90,9 +90,11 @@ static bool mlp_fits(const struct dev *d, const struct op_mlp *a, struct mlp_job
     j->up_panel = a->act.single ? 0 : gemm__panel_at(j->in, j->n_ff);
     /* Many rows of bf16 are converted by the tasks that multiply them. */
     const bool own = cpu_gemm_form(j->in) == CPU_GEMM_BF16 && m >= (int64_t)d->n_threads * 96;
+    const bool sorted = a->in.w->col || a->out.w->col; /* rows would have to be gathered first */
     /* On several nodes of memory the halves of gate and up are far from those that read them here. */
-    return m > 0 && j->up_panel >= 0 && !own && gemm__one_node(d->pool) && j->n_ff % UNIT == 0 &&
-           a->in.w->n_in_pad == a->in.w->desc.n_in && a->out.w->n_in_pad == j->n_ff;
+    return m > 0 && j->up_panel >= 0 && !own && !sorted && gemm__one_node(d->pool) &&
+           j->n_ff % UNIT == 0 && a->in.w->n_in_pad == a->in.w->desc.n_in &&
+           a->out.w->n_in_pad == j->n_ff;
 }
 
 static int mlp_run(struct dev *d, const struct op_mlp *a, struct mlp_job *j)

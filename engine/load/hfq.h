@@ -32,8 +32,9 @@ const int32_t *hfq_col(const struct hfq_tensor *q);
 /* Rows [from, from + n) (experts one behind the other) in the tensor's fmt to dst. ERR_NOMEM; ERR_INVAL: a code that is no
  * number (fp8's NaN). */
 int hfq_rows(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
-/* The same in f16, columns in the matrix's own order. */
-int hfq_rows_f16(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e);
+/* The same in QF_F16 or QF_F32, columns in the matrix's own order. */
+int hfq_rows_dense(const struct hfq_tensor *q, enum quant_fmt fmt, int64_t from, int64_t n,
+                   void *dst, struct err *e);
 
 /* Rows [from, from + n) turned: what is a column of theirs becomes a row of n values, in this format. It is the tensor's
  * own where scales allow (fp8 by blocks or the tensor), else f32. */

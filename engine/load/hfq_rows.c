@@ -183,11 +183,11 @@ float hfq__value(const struct hfq_tensor *q, int64_t row, int64_t k)
     return scale_at(q, row, g) * (float)(c - zero_at(q, row, g));
 }
 
-static void row_f16(const struct rows *r, int i, uint8_t *dst)
+static void row_dense(const struct rows *r, int i, const struct quant_format *f, uint8_t *dst)
 {
     for (int64_t k = 0; k < r->q->n_in; k++)
         r->value[k] = hfq__value(r->q, r->from + i, k);
-    quant_format_get(QF_F16)->encode(r->value, dst, r->q->n_in);
+    f->encode(r->value, dst, r->q->n_in);
 }
 
 /* A block of MXFP4 as it is, its nibbles in the other order. */
@@ -213,7 +213,7 @@ static int rows_make(const struct rows *r, uint8_t *dst, size_t row_bytes, struc
             continue;
         }
         if (q->t.fmt == QF_F16) {
-            row_f16(r, i, dst);
+            row_dense(r, i, quant_format_get(QF_F16), dst);
             continue;
         }
         if (q->kind == HFQ_NVFP4 || q->kind == HFQ_BNB4)
@@ -232,15 +232,17 @@ static int rows_make(const struct rows *r, uint8_t *dst, size_t row_bytes, struc
     return 0;
 }
 
-int hfq_rows_f16(const struct hfq_tensor *q, int64_t from, int64_t n, void *dst, struct err *e)
+int hfq_rows_dense(const struct hfq_tensor *q, enum quant_fmt fmt, int64_t from, int64_t n,
+                   void *dst, struct err *e)
 {
+    const struct quant_format *f = quant_format_get((uint32_t)fmt);
     CHECK(from >= 0 && n >= 0 && from + n <= q->n_expert * q->n_out);
     float *value = mem_calloc((size_t)q->n_in, sizeof *value);
     if (!value)
         return err_set(e, ERR_NOMEM, "tensor %.96s: no memory for its rows", q->code->name);
     struct rows r = {.q = q, .from = from, .value = value};
     for (int64_t i = 0; i < n; i++)
-        row_f16(&r, (int)i, (uint8_t *)dst + (size_t)(i * q->n_in) * 2);
+        row_dense(&r, (int)i, f, (uint8_t *)dst + (size_t)(i * q->n_in * f->block_bytes));
     free(value);
     return 0;
 }

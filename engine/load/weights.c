@@ -524,17 +524,15 @@ static int hfq_convert(const struct weight_plan *p, const struct bind *b, const 
     const struct weight_row *r = b->row;
     if (q->turned)
         return hfq_turned(q->t.hfq, q->row, b->n_in, 0, q->n_out, own, e);
-    bool f16 = hfq_col(q->t.hfq) && !q->col;
-    int (*rows)(const struct hfq_tensor *, int64_t, int64_t, void *, struct err *) =
-        f16 ? hfq_rows_f16 : hfq_rows;
-    if (!r->hf_row)
-        return rows(q->t.hfq, q->row, q->n_out, own, e);
-    for (int64_t o = 0; o < q->n_out; o++) {
-        int rc = rows(q->t.hfq, q->row + r->hf_row(p->hp, i, o), 1, own + (size_t)o * row, e);
-        if (rc)
-            return rc;
+    bool dense = hfq_col(q->t.hfq) && !q->col;
+    int64_t n = r->hf_row ? 1 : q->n_out; /* at a time */
+    int rc = 0;
+    for (int64_t o = 0; o < q->n_out && !rc; o += n, own += (size_t)n * row) {
+        int64_t from = q->row + (r->hf_row ? r->hf_row(p->hp, i, o) : o);
+        rc = dense ? hfq_rows_dense(q->t.hfq, q->t.fmt, from, n, own, e)
+                   : hfq_rows(q->t.hfq, from, n, own, e);
     }
-    return 0;
+    return rc;
 }
 
 static int rows_alloc(const struct bind *b, enum quant_fmt fmt, int64_t n_in, int64_t n_out,

@@ -85,7 +85,7 @@ static int format_of(const struct list *l, const struct bind *b, struct weight_o
         const struct piece *q = &l->p->piece[b->piece + i];
         bool in = at < w->at + w->rows && at + q->n_out > w->at;
         /* A GGUF file has no order of columns of its own. */
-        enum quant_fmt fmt = q->col ? QF_F16 : q->t.fmt;
+        enum quant_fmt fmt = q->col ? QF_F32 : q->t.fmt;
         if (in && !first && w->fmt != fmt)
             return err_set(e, ERR_UNSUPPORTED, "tensor %s: parts in different formats", b->name);
         if (in)
@@ -215,7 +215,7 @@ int weights_out_row(const struct weight_plan *p, const struct weight_out *w, int
     if (q->turned)
         return hfq_turned(q->t.hfq, q->row, b->n_in, at, 1, dst, e);
     if (q->t.hfq && hfq_col(q->t.hfq))
-        return hfq_rows_f16(q->t.hfq, q->row + at, 1, dst, e);
+        return hfq_rows_dense(q->t.hfq, q->col ? QF_F32 : QF_F16, q->row + at, 1, dst, e);
     if (q->t.hfq)
         return hfq_rows(q->t.hfq, q->row + at, 1, dst, e);
     const struct quant_format *f = quant_format_get(q->t.fmt);

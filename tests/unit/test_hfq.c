@@ -352,13 +352,13 @@ static void test_sorted(void **st)
         float *v = xmalloc((size_t)n_in * sizeof *v);
         for (int64_t r = 0; r < t.dim[0]; r += 7) {
             assert_int_equal(hfq_rows(t.hfq, r, 1, b, &e), 0);
-            assert_int_equal(hfq_rows_f16(t.hfq, r, 1, h, &e), 0);
+            assert_int_equal(hfq_rows_dense(t.hfq, QF_F16, r, 1, h, &e), 0);
             f->decode(b, v, n_in);
             for (int64_t i = 0; i < n_in; i++)
                 assert_true(fabsf(v[i] - f16_to_f32(h[col[i]])) <= 1e-3f * fabsf(v[i]) + 1e-6f);
         }
         mem_fail_after(1, false);
-        assert_int_equal(hfq_rows_f16(t.hfq, 0, 1, h, &e), ERR_NOMEM);
+        assert_int_equal(hfq_rows_dense(t.hfq, QF_F32, 0, 1, v, &e), ERR_NOMEM);
         mem_fail_after(0, false);
         free(b);
         free(h);
