@@ -19,26 +19,54 @@ INLINE int few_max(const struct gemm_spec s)
     return s.bits == 4 ? 1 : s.bits == 5 ? 2 : FEW_MAX;
 }
 
-/* f32 of byte b of every lane (4 bits: of its low or high four, h). Bits above a code are noise. */
-INLINE __m512 few_value(const struct gemm_spec s, __m512i q, int b, int h)
+/* f32 of level i of a table. */
+INLINE float few_level(const struct gemm_spec s, int i)
 {
-    if (s.level == LEVEL_E4M3)
-        return (__m512)v_e4m3((vu)_mm512_srli_epi32(q, (unsigned)(8 * b)));
-    q = _mm512_srli_epi32(q, (unsigned)(8 * b + (s.bits == 4 ? 4 * h : 0)));
-    if (s.bits > 5) { /* the integer into the mantissa of 2^23 */
-        const __m512i mask = _mm512_set1_epi32((1 << s.bits) - 1);
-        q = _mm512_ternarylogic_epi32(q, mask, _mm512_set1_epi32(0x4b000000), 0xea);
-        return _mm512_sub_ps(_mm512_castsi512_ps(q), _mm512_set1_ps((float)(0x800000 + s.bias)));
+    return s.level == LEVEL_INT   ? (float)(i - s.bias)
+           : s.level == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
+                                  : bf16_to_f32(f32_to_bf16(quant_levels_nf4[i & 15]));
+}
+
+/* f32 of byte b of every lane, of 6 or 8 bits: the integer goes into the mantissa of 2^23, where it is (bit 23 is no
+ * longer of the mantissa), and is scaled when the rest is taken off. */
+INLINE __m512 few_byte(const struct gemm_spec s, __m512i q, int b)
+{
+    const int shift = s.bits == 8 ? b / 2 * 16 : b / 3 * 8, at = 8 * b - shift;
+    const __m512i mask = _mm512_set1_epi32(((1 << s.bits) - 1) << at);
+    q = _mm512_ternarylogic_epi32(_mm512_srli_epi32(q, (unsigned)shift), mask,
+                                  _mm512_set1_epi32(0x4b000000), 0xea); /* (q & mask) | 2^23 */
+    const __m512 off = _mm512_set1_ps((float)((0x800000 >> at) + s.bias));
+    if (!at)
+        return _mm512_sub_ps(_mm512_castsi512_ps(q), off);
+    return _mm512_fmsub_ps(_mm512_castsi512_ps(q), _mm512_set1_ps(1.0F / (float)(1 << at)), off);
+}
+
+/* f32 of bytes o and o + 2 of every lane (4 bits: of their low or high four, h). Bits above a code are noise. */
+INLINE void few_pair(const struct gemm_spec s, __m512i q, int o, int h, __m512 *a, __m512 *b)
+{
+    if (s.level == LEVEL_E4M3) {
+        *a = (__m512)v_e4m3((vu)_mm512_srli_epi32(q, (unsigned)(8 * o)));
+        *b = (__m512)v_e4m3((vu)_mm512_srli_epi32(q, (unsigned)(8 * o + 16)));
+        return;
+    }
+    if (s.bits > 5) {
+        *a = few_byte(s, q, o);
+        *b = few_byte(s, q, o + 2);
+        return;
     }
     float t[32];
+    uint16_t t16[32];
     UNROLL(32)
-    for (int i = 0; i < 32; i++)
-        t[i] = s.level == LEVEL_INT   ? (float)(i - s.bias)
-               : s.level == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
-                                      : bf16_to_f32(f32_to_bf16(quant_levels_nf4[i & 15]));
-    if (s.bits == 4)
-        return _mm512_permutexvar_ps(q, _mm512_loadu_ps(t));
-    return _mm512_permutex2var_ps(_mm512_loadu_ps(t), q, _mm512_loadu_ps(t + 16));
+    for (int i = 0; i < 32; i++) {
+        t[i] = few_level(s, s.bits == 4 ? i & 15 : i);
+        t16[i] = f32_to_bf16(t[i]);
+    }
+    q = _mm512_srli_epi32(q, (unsigned)(8 * o + (s.bits == 4 ? 4 * h : 0)));
+    *a = s.bits == 4 ? _mm512_permutexvar_ps(q, _mm512_loadu_ps(t))
+                     : _mm512_permutex2var_ps(_mm512_loadu_ps(t), q, _mm512_loadu_ps(t + 16));
+    /* By the upper word of the lane, as bf16 with zeros below: no shift. */
+    *b =
+        _mm512_castsi512_ps(_mm512_maskz_permutexvar_epi16(0xaaaaaaaa, q, _mm512_loadu_si512(t16)));
 }
 
 /* Bytes with the codes k = 16h + 4i + b of a chunk, of 5 and 6 bits with all their bits; 4 bits: both halves. */
@@ -79,7 +107,8 @@ INLINE void few_group(const struct gemm_spec s, const int n, const int n_panel,
         const __m512i q = few_bytes(s, chunk + (size_t)p * panel_bytes, i, h);
         UNROLL(2)
         for (int o = 0; o < 2; o++) {
-            const __m512 a = few_value(s, q, o, h), b = few_value(s, q, o + 2, h);
+            __m512 a, b;
+            few_pair(s, q, o, h, &a, &b);
             const float *at = x + 2 * (8 * h + 2 * i + o);
             UNROLL(4)
             for (int r = 0; r < n; r++, at += GEMM_CHUNK) {
@@ -107,10 +136,9 @@ static void few_widen(const struct gemm_call *c, float *x)
 INLINE size_t few_scale_bytes(const struct gemm_spec s)
 {
     const size_t n = 1 + (size_t)s.has_min, per = (size_t)(GEMM_CHUNK / s.group);
-    return (s.scale == GS_F16   ? 2 * n
-            : s.scale == GS_F32 ? 4 * n * per
-                                : (2 + (size_t)(GEMM_SUPER / s.group)) * n / 8 + 1) *
-           LANES;
+    return s.scale == GS_F16   ? 2 * n * LANES
+           : s.scale == GS_F32 ? 4 * n * per * LANES
+                               : (2 + (size_t)(GEMM_SUPER / s.group)) * n * LANES / 8;
 }
 
 /* Asks for chunks [0, n) of n_panel panels, and their scales. */
