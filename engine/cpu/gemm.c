@@ -344,7 +344,7 @@ int64_t gemm__panel_cost(const struct cpu_packed *w)
 
 /* With few rows memory is the limit, and every place where a thread begins to read costs a wait for it: one long task a thread
  * first, of three quarters together, then short ones that even out the cores. */
-#define FEW_ROWS 4
+#define FEW_ROWS 8
 
 static void gemm_task(void *arg, int task, int worker)
 {

@@ -167,7 +167,8 @@ gemm_fn gemm__amx_bf16;
 /* gemm__few_*: few rows without tiles, with the same bits (kern_gemm_few.c); false: too many. MXCSR flushes. */
 #define X(name, ...)                                                                               \
     gemm_fn gemm__amx_##name;                                                                      \
-    bool gemm__few_##name(const struct gemm_call *c);
+    bool gemm__few_##name(const struct gemm_call *c);                                              \
+    bool gemm__slim_##name(const struct gemm_call *c);
 GEMM_QUANT_LAYOUTS(X)
 #undef X
 

@@ -1,12 +1,10 @@
 /* GEMM kernels of the AMX table for few rows: bf16 activations and exact weights like kern_gemm_amx.c's, in vectors of f32.
  * Empty in the other ISAs' objects. */
+#include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
 
-/* How many bytes of a panel packed weights are asked for ahead of use. Memory answers that soon, and the
- * first-level cache holds that of two panels. */
-#define AHEAD 2048
 /* Most rows that go without tiles. */
 #define FEW_MAX 4
 
@@ -16,7 +14,7 @@
 /* Up to how many rows that is faster: the more bits, the dearer a tile is. */
 INLINE int few_max(const struct gemm_spec s)
 {
-    return s.bits == 4 ? 1 : s.bits == 5 ? 2 : FEW_MAX;
+    return s.group != GEMM_CHUNK ? FEW_MAX : s.bits == 4 ? 1 : 2;
 }
 
 /* f32 of level i of a table. */
@@ -102,7 +100,7 @@ INLINE void few_group(const struct gemm_spec s, const int n, const int n_panel,
     for (int h = h0; h < h1; h++)
         UNROLL(4)
     for (int i = 0; i < 4; i++)
-        UNROLL(2)
+        UNROLL(4)
     for (int p = 0; p < n_panel; p++) {
         const __m512i q = few_bytes(s, chunk + (size_t)p * panel_bytes, i, h);
         UNROLL(2)
@@ -132,46 +130,15 @@ static void few_widen(const struct gemm_call *c, float *x)
     }
 }
 
-/* Bytes of scales of a chunk; of a group of 256 the average. */
-INLINE size_t few_scale_bytes(const struct gemm_spec s)
-{
-    const size_t n = 1 + (size_t)s.has_min, per = (size_t)(GEMM_CHUNK / s.group);
-    return s.scale == GS_F16   ? 2 * n * LANES
-           : s.scale == GS_F32 ? 4 * n * per * LANES
-                               : (2 + (size_t)(GEMM_SUPER / s.group)) * n * LANES / 8;
-}
-
-/* Asks for chunks [0, n) of n_panel panels, and their scales. */
-INLINE void few_ask(const struct gemm_spec s, const int n_panel, size_t panel_bytes,
-                    const uint8_t *chunk, const uint8_t *scale, int64_t n)
-{
-    const size_t cb = gemm_chunk_bytes(s, LANES), sb = few_scale_bytes(s);
-    for (; n > 0; n--, chunk += cb, scale += sb)
-        UNROLL(2)
-    for (int q = 0; q < n_panel; q++) {
-        for (size_t b = 0; b < cb; b += 64)
-            _mm_prefetch((const char *)chunk + (size_t)q * panel_bytes + b, _MM_HINT_T0);
-        for (size_t b = 0; b < sb; b += 64)
-            _mm_prefetch((const char *)scale + (size_t)q * panel_bytes + b, _MM_HINT_T0);
-    }
-}
-
-/* How many chunks ahead. */
-INLINE int64_t few_ahead(const struct gemm_call *c, const struct gemm_spec s)
-{
-    const int64_t n = AHEAD / (int64_t)gemm_chunk_bytes(s, LANES), all = c->n_in / GEMM_CHUNK;
-    return n < all ? n : all;
-}
-
 INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n,
                        const int n_panel, int p, const float *x)
 {
     const int per = GEMM_CHUNK / s.group;
-    const size_t cb = gemm_chunk_bytes(s, LANES), sb = few_scale_bytes(s);
+    const size_t cb = gemm_chunk_bytes(s, LANES), sb = ask_scale_bytes(s);
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     const int64_t n_chunk = c->n_in / GEMM_CHUNK;
-    const int64_t ahead = few_ahead(c, s);
+    const int64_t ahead = ask_ahead(c, s);
     /* Behind these panels' end come the next ones' beginnings; behind the last, what has been read already. */
     const size_t next = p + n_panel < c->n_panel ? (size_t)n_panel * c->panel_bytes : 0;
     const uint8_t *far = chunk + (size_t)ahead * cb, *far_scale = scales + (size_t)ahead * sb;
@@ -184,7 +151,7 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
             far = chunk - (size_t)i * cb + next;
             far_scale = scales + next;
         }
-        few_ask(s, n_panel, c->panel_bytes, far, far_scale, 1);
+        ask_chunks(s, n_panel, c->panel_bytes, far, far_scale, 1);
         far += cb;
         far_scale += sb;
         UNROLL(2)
@@ -192,7 +159,7 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
             const int64_t g = i * per + j;
             __m512 sum[FEW_MAX];
             few_group(s, n, n_panel, chunk, c->panel_bytes, j, per == 2 ? j + 1 : 2, x, sum);
-            UNROLL(2)
+            UNROLL(4)
             for (int q = 0; q < n_panel; q++) {
                 vf d, m;
                 group_scale(scales + (size_t)q * c->panel_bytes, s, g, &d, &m);
@@ -206,7 +173,7 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
         }
         chunk += cb;
     }
-    UNROLL(2)
+    UNROLL(4)
     for (int q = 0; q < n_panel; q++)
         rows_store(c, p + q, 0, n, acc + q * n);
 }
@@ -215,9 +182,15 @@ INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const 
 {
     float *x = c->wbuf;
     int p = 0;
-    few_ask(s, n == 1 && c->n_panel > 1 ? 2 : 1, c->panel_bytes,
-            c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel, few_ahead(c, s));
+    ask_chunks(s,
+               n == 1 && c->n_panel > 3   ? 4
+               : n == 1 && c->n_panel > 1 ? 2
+                                          : 1,
+               c->panel_bytes, c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel,
+               ask_ahead(c, s));
     few_widen(c, x);
+    for (; n == 1 && p + 3 < c->n_panel; p += 4)
+        few_panels(c, s, n, 4, p, x);
     for (; n == 1 && p + 1 < c->n_panel; p += 2)
         few_panels(c, s, n, 2, p, x);
     for (; p < c->n_panel; p++)
@@ -237,7 +210,9 @@ INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const 
             few_rows(c, s, 3);                                                                     \
         else if (few == 4 && few_max(s) >= 4)                                                      \
             few_rows(c, s, 4);                                                                     \
-        return few > 0;                                                                            \
+        else                                                                                       \
+            return gemm__slim_##name(c);                                                           \
+        return true;                                                                               \
     }
 GEMM_QUANT_LAYOUTS(X)
 #undef X
