@@ -130,6 +130,13 @@ static float check_device(const char *path, struct golden *want, size_t d)
     return a;
 }
 
+/* A bound in the default precision. Which of equal positions a sparse row sees turns on the last bit there: finite is all that
+ * can be asked (record_ties.py; f32 has every row). */
+static float default_bound(const char *path, float f32)
+{
+    return strstr(path, "-ties") ? 100 : fmaxf(0.5f, f32 * 65536);
+}
+
 /* The default precision: finite, near (bf16 rounds 2^16 times as much as f32 does, and some recurrent models carry that
  * far: f32 says how much), and the same bytes in chunks and in company. */
 static void check_default(const char *path, struct golden *want, float f32)
@@ -146,7 +153,7 @@ static void check_default(const char *path, struct golden *want, float f32)
     float worst = worst_of(g, want, "input_ids", "logits");
     print_message("  %-24s largest difference of a logit %.2g (default precision)\n",
                   eng_info(g)->backend, (double)worst);
-    assert_true(worst < fmaxf(0.5f, f32 * 65536));
+    assert_true(worst < default_bound(path, f32));
     eng_close(g);
 }
 
