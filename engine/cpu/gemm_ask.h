@@ -5,7 +5,7 @@
 #include "engine/cpu/gemm_vec.h"
 
 /* How many bytes of a panel ahead: memory answers that soon, and the first-level cache holds that of four panels. */
-#define AHEAD 2048
+#define ASK_BYTES 2048
 
 /* Bytes of scales of a chunk; of a group of 256 the average. */
 INLINE size_t ask_scale_bytes(const struct gemm_spec s)
@@ -34,8 +34,50 @@ INLINE void ask_chunks(const struct gemm_spec s, const int n_panel, size_t panel
 /* How many chunks ahead. */
 INLINE int64_t ask_ahead(const struct gemm_call *c, const struct gemm_spec s)
 {
-    const int64_t n = AHEAD / (int64_t)gemm_chunk_bytes(s, LANES), all = c->n_in / GEMM_CHUNK;
+    const int64_t n = ASK_BYTES / (int64_t)gemm_chunk_bytes(s, LANES), all = c->n_in / GEMM_CHUNK;
     return n < all ? n : all;
+}
+
+/* Where a walk over n_panel panels at a time asks: a step for every chunk. Behind the panels' last chunk come the next ones'
+ * first; behind the last panels' what has been read already. */
+struct ask {
+    const uint8_t *chunk, *scale;
+    int64_t turn; /* chunks until the next panels */
+    size_t chunk_back, scale_back;
+};
+
+/* Panels p to p + n_panel; the first `ahead` chunks of them were asked for. */
+INLINE struct ask ask_from(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
+                           int p)
+{
+    const size_t cb = gemm_chunk_bytes(s, LANES), sb = ask_scale_bytes(s);
+    const uint8_t *scale = c->panel + (size_t)p * c->panel_bytes;
+    const int64_t ahead = ask_ahead(c, s), n = c->n_in / GEMM_CHUNK;
+    const size_t next = p + n_panel < c->n_panel ? (size_t)n_panel * c->panel_bytes : 0;
+    return (struct ask){.chunk = scale + gemm_scale_bytes(s, c->n_in, LANES) + (size_t)ahead * cb,
+                        .scale = scale + (size_t)ahead * sb,
+                        .turn = n - ahead,
+                        .chunk_back = (size_t)n * cb - next,
+                        .scale_back = (size_t)n * sb - next};
+}
+
+INLINE void ask_step(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
+                     struct ask *a)
+{
+    if (a->turn-- == 0) {
+        a->chunk -= a->chunk_back;
+        a->scale -= a->scale_back;
+    }
+    ask_chunks(s, n_panel, c->panel_bytes, a->chunk, a->scale, 1);
+    a->chunk += gemm_chunk_bytes(s, LANES);
+    a->scale += ask_scale_bytes(s);
+}
+
+/* The first chunks of the call's first n_panel panels. */
+INLINE void ask_first(const struct gemm_call *c, const struct gemm_spec s, const int n_panel)
+{
+    ask_chunks(s, n_panel, c->panel_bytes, c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel,
+               ask_ahead(c, s));
 }
 
 #endif

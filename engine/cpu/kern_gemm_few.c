@@ -134,26 +134,15 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
                        const int n_panel, int p, const float *x)
 {
     const int per = GEMM_CHUNK / s.group;
-    const size_t cb = gemm_chunk_bytes(s, LANES), sb = ask_scale_bytes(s);
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK;
-    const int64_t ahead = ask_ahead(c, s);
-    /* Behind these panels' end come the next ones' beginnings; behind the last, what has been read already. */
-    const size_t next = p + n_panel < c->n_panel ? (size_t)n_panel * c->panel_bytes : 0;
-    const uint8_t *far = chunk + (size_t)ahead * cb, *far_scale = scales + (size_t)ahead * sb;
+    struct ask ask = ask_from(c, s, n_panel, p);
     vf acc[FEW_MAX];
     UNROLL(4)
     for (int r = 0; r < n * n_panel; r++)
         acc[r] = v_set(0);
-    for (int64_t i = 0; i < n_chunk; i++, x += n * GEMM_CHUNK) {
-        if (i == n_chunk - ahead) {
-            far = chunk - (size_t)i * cb + next;
-            far_scale = scales + next;
-        }
-        ask_chunks(s, n_panel, c->panel_bytes, far, far_scale, 1);
-        far += cb;
-        far_scale += sb;
+    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, x += n * GEMM_CHUNK) {
+        ask_step(c, s, n_panel, &ask);
         UNROLL(2)
         for (int j = 0; j < per; j++) {
             const int64_t g = i * per + j;
@@ -171,7 +160,7 @@ INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, cons
                 }
             }
         }
-        chunk += cb;
+        chunk += gemm_chunk_bytes(s, LANES);
     }
     UNROLL(4)
     for (int q = 0; q < n_panel; q++)
@@ -182,12 +171,7 @@ INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const 
 {
     float *x = c->wbuf;
     int p = 0;
-    ask_chunks(s,
-               n == 1 && c->n_panel > 3   ? 4
-               : n == 1 && c->n_panel > 1 ? 2
-                                          : 1,
-               c->panel_bytes, c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel,
-               ask_ahead(c, s));
+    ask_first(c, s, n > 1 ? 1 : c->n_panel > 3 ? 4 : c->n_panel > 1 ? 2 : 1);
     few_widen(c, x);
     for (; n == 1 && p + 3 < c->n_panel; p += 4)
         few_panels(c, s, n, 4, p, x);

@@ -9,6 +9,7 @@
  * The order of these f32 operations depends on the layout only, so that every instruction which can sum
  * integers (VNNI, tiles, plain multiplies) gives the same bits; tables that have FMA agree with each other.
  * Compiled once per ISA. */
+#include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
 
 /* How integers are multiplied and summed. */
@@ -46,9 +47,6 @@ INLINE int32_t vi_sum_lane(vi v)
     }
     return v[0];
 }
-
-/* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
-#define PREFETCH 2048
 
 #define N_VEC    (GEMM_CHUNK / LANES)
 #define XQ_BYTES (2 * GEMM_CHUNK) /* of a chunk of a row */
@@ -287,14 +285,14 @@ INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const
     const struct act_block a = act_block(c, s, row);
     const int8_t *x = a.xq;
     const int per = GEMM_CHUNK / s.group;
+    struct ask ask = ask_from(c, s, 1, p);
     vf acc[ROWS_MAX];
     UNROLL(8)
     for (int r = 0; r < n; r++)
         acc[r] = v_set(0);
     for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++) {
         vu high[2] = {{0}};
-        for (size_t b = 0; b < gemm_chunk_bytes(s, LANES); b += 64)
-            __builtin_prefetch(chunk + PREFETCH + b);
+        ask_step(c, s, 1, &ask);
         for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
             high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
         UNROLL(2)
@@ -336,6 +334,7 @@ INLINE void panel_rows(const struct gemm_call *c, const struct gemm_spec s,
     static void fn(const struct gemm_call *c)                                                      \
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        ask_first(c, s, 1);                                                                        \
         for (int p = 0; p < c->n_panel; p++)                                                       \
             panel_rows(c, s, kind, p, 0);                                                          \
     }
@@ -465,6 +464,7 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
     uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * TILE;
+    ask_first(c, s, 1);
     if (c->m >= TILE_ROWS_MIN)
         tiles_open(s);
     for (int p = 0; p < c->n_panel; p++) {

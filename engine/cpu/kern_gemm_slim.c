@@ -38,12 +38,10 @@ _Static_assert(sizeof(struct slim_work) <= GEMM_WBUF_MIN, "gemm_wbuf_bytes");
 /* n sums (>= m) of panel p. */
 INLINE void slim_panel(const struct gemm_call *c, const struct gemm_spec s, const int n, int p)
 {
-    const size_t cb = gemm_chunk_bytes(s, LANES), sb = ask_scale_bytes(s);
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK, ahead = ask_ahead(c, s);
-    const size_t next = p + 1 < c->n_panel ? c->panel_bytes : 0;
-    const uint8_t *far = chunk + (size_t)ahead * cb, *far_scale = scales + (size_t)ahead * sb;
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK;
+    struct ask ask = ask_from(c, s, 1, p);
     const float *xs = c->xs;
     struct slim_work *work = c->wbuf;
     vf acc[SLIM_MAX];
@@ -52,15 +50,9 @@ INLINE void slim_panel(const struct gemm_call *c, const struct gemm_spec s, cons
         acc[r] = v_set(0);
     for (int64_t k = 0; k < n_chunk + ADD; k++) {
         if (k < n_chunk) {
-            if (k == n_chunk - ahead) {
-                far = chunk - (size_t)k * cb + next;
-                far_scale = scales + next;
-            }
-            ask_chunks(s, 1, c->panel_bytes, far, far_scale, 1);
-            far += cb;
-            far_scale += sb;
+            ask_step(c, s, 1, &ask);
             chunk_expand(s, chunk, work->tile[k % RING]);
-            chunk += cb;
+            chunk += gemm_chunk_bytes(s, LANES);
         }
         AMX_BARRIER(work);
         switch (k % 4) {
@@ -95,8 +87,7 @@ INLINE void slim_panel(const struct gemm_call *c, const struct gemm_spec s, cons
 
 INLINE void slim_rows(const struct gemm_call *c, const struct gemm_spec s, const int n)
 {
-    ask_chunks(s, 1, c->panel_bytes, c->panel + gemm_scale_bytes(s, c->n_in, LANES), c->panel,
-               ask_ahead(c, s));
+    ask_first(c, s, 1);
     for (int p = 0; p < c->n_panel; p++)
         slim_panel(c, s, n, p);
 }
