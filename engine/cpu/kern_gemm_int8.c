@@ -277,46 +277,55 @@ INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const
         sum[r] = X_DIGITS ? (hi[r] << 4) + lo[r] : n <= 2 ? lo[r] + hi[r] : lo[r];
 }
 
+/* n rows times n_panel panels: several streams of weights for one row, which waits for memory only. */
 INLINE void int8_rows(const struct gemm_call *c, const struct gemm_spec s, const enum dot_kind kind,
-                      const int n, int p, int64_t row)
+                      const int n, const int n_panel, int p, int64_t row)
 {
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     const struct act_block a = act_block(c, s, row);
     const int8_t *x = a.xq;
     const int per = GEMM_CHUNK / s.group;
-    struct ask ask = ask_from(c, s, 1, p);
+    struct ask ask = ask_from(c, s, n_panel, p);
     vf acc[ROWS_MAX];
     UNROLL(8)
-    for (int r = 0; r < n; r++)
+    for (int r = 0; r < n * n_panel; r++)
         acc[r] = v_set(0);
     for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++) {
-        vu high[2] = {{0}};
-        ask_step(c, s, 1, &ask);
-        for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
-            high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
-        UNROLL(2)
-        for (int j = 0; j < per; j++) {
-            const int64_t g = (i * per + j) * GEMM_ROWS;
-            vi sum[ROWS_MAX];
-            vf d, m;
-            group_sums(s, kind, n, chunk, high, j, per == 2 ? j + 1 : 2, x, a.minus + g, sum);
-            group_scale(scales, s, i * per + j, &d, &m);
-            UNROLL(8)
-            for (int r = 0; r < n; r++)
-                acc[r] = group_add(s, acc[r], sum[r], d, m, a.sx + i * GEMM_ROWS + r,
-                                   s.has_min ? a.xs + g + r : NULL);
+        ask_step(c, s, n_panel, &ask);
+        UNROLL(4)
+        for (int q = 0; q < n_panel; q++) {
+            const size_t at = (size_t)q * c->panel_bytes;
+            vu high[2] = {{0}};
+            for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
+                high[plane] = v_load_u(chunk + at + (size_t)(4 + plane) * LANES * 4);
+            UNROLL(2)
+            for (int j = 0; j < per; j++) {
+                const int64_t g = (i * per + j) * GEMM_ROWS;
+                vi sum[ROWS_MAX];
+                vf d, m;
+                group_sums(s, kind, n, chunk + at, high, j, per == 2 ? j + 1 : 2, x, a.minus + g,
+                           sum);
+                group_scale(scales + at, s, i * per + j, &d, &m);
+                UNROLL(8)
+                for (int r = 0; r < n; r++)
+                    acc[q * n + r] =
+                        group_add(s, acc[q * n + r], sum[r], d, m, a.sx + i * GEMM_ROWS + r,
+                                  s.has_min ? a.xs + g + r : NULL);
+            }
         }
         chunk += gemm_chunk_bytes(s, LANES);
         x += a.rows * XQ_BYTES;
     }
-    rows_store(c, p, row, n, acc);
+    UNROLL(4)
+    for (int q = 0; q < n_panel; q++)
+        rows_store(c, p + q, row, n, acc + q * n);
 }
 
 /* Rows from `row` on of panel p, in blocks of ROWS_MAX, ..., 2, 1. */
 #define ROWS(n)                                                                                    \
     for (; c->m - row >= (n); row += (n))                                                          \
-    int8_rows(c, s, kind, n, p, row)
+    int8_rows(c, s, kind, n, 1, p, row)
 INLINE void panel_rows(const struct gemm_call *c, const struct gemm_spec s,
                        const enum dot_kind kind, int p, int64_t row)
 {
@@ -330,13 +339,24 @@ INLINE void panel_rows(const struct gemm_call *c, const struct gemm_spec s,
     ROWS(1);
 }
 
+/* All panels times few rows, which go without tiles. */
+#define SINGLE_PANELS (ROWS_MAX < 4 ? ROWS_MAX : 4) /* of one row, at a time */
+INLINE void vector_panels(const struct gemm_call *c, const struct gemm_spec s,
+                          const enum dot_kind kind)
+{
+    int p = 0;
+    ask_first(c, s, c->m == 1 && c->n_panel >= SINGLE_PANELS ? SINGLE_PANELS : 1);
+    for (; c->m == 1 && p + SINGLE_PANELS <= c->n_panel; p += SINGLE_PANELS)
+        int8_rows(c, s, kind, 1, SINGLE_PANELS, p, 0);
+    for (; p < c->n_panel; p++)
+        panel_rows(c, s, kind, p, 0);
+}
+
 #define VECTOR_FN(fn, kind, ...)                                                                   \
     static void fn(const struct gemm_call *c)                                                      \
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        ask_first(c, s, 1);                                                                        \
-        for (int p = 0; p < c->n_panel; p++)                                                       \
-            panel_rows(c, s, kind, p, 0);                                                          \
+        vector_panels(c, s, kind);                                                                 \
     }
 
 #ifdef CPU_ISA_amx
@@ -464,27 +484,30 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
     uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * TILE;
+    if (c->m < TILE_ROWS_MIN) {
+        vector_panels(c, s, DOT_VNNI);
+        return;
+    }
     ask_first(c, s, 1);
-    if (c->m >= TILE_ROWS_MIN)
-        tiles_open(s);
+    tiles_open(s);
     for (int p = 0; p < c->n_panel; p++) {
+        const uint8_t *chunk = c->panel + (size_t)p * c->panel_bytes;
+        chunk += gemm_scale_bytes(s, c->n_in, LANES);
+        struct ask ask = ask_from(c, s, 1, p);
+        for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES)) {
+            ask_step(c, s, 1, &ask);
+            chunk_expand(s, chunk, tiles + i * tile_chunk_bytes(s));
+        }
         int64_t row = 0;
-        if (c->m >= TILE_ROWS_MIN) {
-            const uint8_t *chunk = c->panel + (size_t)p * c->panel_bytes;
-            chunk += gemm_scale_bytes(s, c->n_in, LANES);
-            for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES))
-                chunk_expand(s, chunk, tiles + i * tile_chunk_bytes(s));
-            for (; c->m - row > 8; row += GEMM_ROWS)
-                tile_block(c, s, 16, p, row);
-            if (c->m - row >= TILE_ROWS_MIN) {
-                tile_block(c, s, 8, p, row);
-                row += 8;
-            }
+        for (; c->m - row > 8; row += GEMM_ROWS)
+            tile_block(c, s, 16, p, row);
+        if (c->m - row >= TILE_ROWS_MIN) {
+            tile_block(c, s, 8, p, row);
+            row += 8;
         }
         panel_rows(c, s, DOT_VNNI, p, row);
     }
-    if (c->m >= TILE_ROWS_MIN)
-        _tile_release();
+    _tile_release();
 }
 
 #define X(name, ...)                                                                               \
