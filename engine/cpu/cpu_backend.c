@@ -146,6 +146,7 @@ static struct cpu_buf *buf_find(struct dev *d, dev_buf b, size_t off, size_t n)
 static void buf_free(struct dev *d, dev_buf b)
 {
     struct cpu_buf *p = buf_find(d, b, 0, 0);
+    cpu__norm_settle(d);
     if (!p)
         return;
     free(p->raw);
@@ -157,6 +158,7 @@ static int buf_write(struct dev *d, dev_buf b, size_t off, const void *src, size
     struct cpu_buf *p = buf_find(d, b, off, n);
     if (!p)
         return ERR_INVAL;
+    cpu__norm_settle(d);
     if (n)
         memcpy(p->p + off, src, n);
     return 0;
@@ -167,6 +169,7 @@ static int buf_read(struct dev *d, dev_buf b, size_t off, void *dst, size_t n)
     struct cpu_buf *p = buf_find(d, b, off, n);
     if (!p)
         return ERR_INVAL;
+    cpu__norm_settle(d);
     if (n)
         memcpy(dst, p->p + off, n);
     return 0;
@@ -275,6 +278,7 @@ void cpu__weight_row_in(const struct dev_weight *w, const float *src, float *dst
 
 static int step_begin(struct dev *d, const struct step_meta *m)
 {
+    cpu__norm_settle(d);
     d->in_step = false;
     int rc = ops_check_step(m);
     if (rc || (rc = cpu__grow(&d->row_seq, (size_t)m->n_row * sizeof(int32_t))) ||
@@ -292,9 +296,22 @@ static int step_begin(struct dev *d, const struct step_meta *m)
 
 static int dev_sync(struct dev *d)
 {
-    (void)d;
+    cpu__norm_settle(d);
     return 0;
 }
+
+/* All ops but those that can take a norm that waits. */
+#define CPU_SETTLED(name)                                                                          \
+    static int settled_##name(struct dev *d, const struct op_##name *a)                            \
+    {                                                                                              \
+        cpu__norm_settle(d);                                                                       \
+        return cpu__##name(d, a);                                                                  \
+    }
+#define CPU_SETTLED_LIST(X)                                                                        \
+    X(embed)                                                                                       \
+    X(rmsnorm) X(rope_kv) X(attn) X(act_mul) X(gather) X(scale) X(sample) X(kv_copy)               \
+        OPS_IMAGE_LIST(X) OPS_STATE_LIST(X) OPS_MOE_LIST(X) OPS_MLA_LIST(X)
+CPU_SETTLED_LIST(CPU_SETTLED)
 
 const struct backend cpu_backend = {.abi = BACKEND_ABI,
                                     .name = "cpu",
@@ -315,20 +332,9 @@ const struct backend cpu_backend = {.abi = BACKEND_ABI,
                                     .sync = dev_sync,
                                     .sample_wait = dev_sync,
                                     .image_begin = cpu__image_begin,
-                                    .embed = cpu__embed,
-                                    .rmsnorm = cpu__rmsnorm,
                                     .linear = cpu__linear,
-                                    .rope_kv = cpu__rope_kv,
-                                    .attn = cpu__attn,
-                                    .act_mul = cpu__act_mul,
-                                    .gather = cpu__gather,
-                                    .scale = cpu__scale,
-                                    .sample = cpu__sample,
-                                    .kv_copy = cpu__kv_copy,
                                     .mlp = cpu__mlp,
-#define CPU_IMAGE_FIELD(name) .name = cpu__##name,
+#define CPU_FIELD(name) .name = settled_##name,
                                     .state_open = cpu__state_open,
                                     .state_close = cpu__state_close,
-                                    OPS_IMAGE_LIST(CPU_IMAGE_FIELD) OPS_STATE_LIST(CPU_IMAGE_FIELD)
-                                        OPS_MOE_LIST(CPU_IMAGE_FIELD)
-                                            OPS_MLA_LIST(CPU_IMAGE_FIELD)};
+                                    CPU_SETTLED_LIST(CPU_FIELD)};

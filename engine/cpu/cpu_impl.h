@@ -62,6 +62,18 @@ struct cpu_tile {
     int n_part;   /* else: a KV head's tasks, each of some splits */
 };
 
+/* A job over rows; `ld` are floats from row to row. */
+struct cpu_row_job {
+    struct dev *d;
+    int64_t n, grain, cols;
+    float *dst;
+    float *x;
+    const float *add;
+    int64_t ld_dst, ld_x, ld_add;
+    const void *op;
+    const float *w, *b;
+};
+
 struct dev {
     struct cpu_pool *pool;
     const struct cpu_isa *isa;
@@ -77,6 +89,12 @@ struct dev {
     struct cpu_rope_cache rope[CPU_N_ROPE];
     struct cpu_seen seen[CPU_N_SEEN];
     int n_rope, n_seen;
+
+    /* A norm that waits: should the next op be a product of its result, that makes the rows as it converts them, while they
+     * are in its cache; any other op settles it first. */
+    bool norm_waits;
+    struct op_rmsnorm norm;
+    struct cpu_row_job norm_rows;
 
     struct cpu_grow gemm;              /* cpu_gemm_scratch */
     struct cpu_grow tiles;             /* struct cpu_tile [n_row] */
@@ -119,6 +137,9 @@ int cpu__kv_copy(struct dev *d, const struct op_kv_copy *a);
 /* cpu_ops.c */
 int cpu__embed(struct dev *d, const struct op_embed *a);
 int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a);
+void cpu__norm_settle(struct dev *d);
+/* g reads src: whatever norm waits is done, or is g's to do (cpu_gemm_args.make). Just before the product. */
+void cpu__norm_take(struct dev *d, const struct tensor *src, struct cpu_gemm_args *g);
 int cpu__linear(struct dev *d, const struct op_linear *a);
 int cpu__act_mul(struct dev *d, const struct op_act_mul *a);
 int cpu__gather(struct dev *d, const struct op_gather *a);

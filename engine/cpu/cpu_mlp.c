@@ -126,6 +126,7 @@ static int mlp_run(struct dev *d, const struct op_mlp *a, struct mlp_job *j)
         return rc;
     j->a.scratch = d->gemm.p;
     out.scratch = j->scratch_out = d->mlp.p;
+    cpu__norm_take(d, &a->in.src, &j->a);
     gemm__prep_all(d->pool, &j->a);
 
     const int lanes = gemm__lanes(j->in);

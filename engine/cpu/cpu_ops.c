@@ -6,25 +6,13 @@
 
 #include <string.h>
 
-/* A job over rows; `ld` are floats from row to row. */
-struct rows {
-    struct dev *d;
-    int64_t n, grain, cols;
-    float *dst;
-    float *x;
-    const float *add;
-    int64_t ld_dst, ld_x, ld_add;
-    const void *op;
-    const float *w, *b;
-};
-
-static void rows_run(struct rows *r, void (*fn)(void *, int, int), double row_cost)
+static void rows_run(struct cpu_row_job *r, void (*fn)(void *, int, int), double row_cost)
 {
     r->grain = cpu__grain(row_cost);
     cpu__run(r->d, fn, r, (int)((r->n + r->grain - 1) / r->grain), (double)r->n * row_cost);
 }
 
-static int64_t rows_end(const struct rows *r, int task)
+static int64_t rows_end(const struct cpu_row_job *r, int task)
 {
     int64_t end = ((int64_t)task + 1) * r->grain;
     return end < r->n ? end : r->n;
@@ -32,7 +20,7 @@ static int64_t rows_end(const struct rows *r, int task)
 
 static void embed_rows(void *arg, int task, int worker)
 {
-    const struct rows *r = arg;
+    const struct cpu_row_job *r = arg;
     const struct op_embed *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
         float *dst = r->dst + i * r->ld_dst;
@@ -53,7 +41,7 @@ int cpu__embed(struct dev *d, const struct op_embed *a)
         ops_check_embed(a, &d->meta, a->w->desc.n_in, cpu_packed_n_out(a->w->packed)) ||
         (a->pos && ops_check_embed_pos(&d->meta, a->w->desc.n_in, &a->pos->desc)))
         return ERR_INVAL;
-    struct rows r = {.d = d, .n = d->meta.n_row, .cols = a->w->desc.n_in, .op = a};
+    struct cpu_row_job r = {.d = d, .n = d->meta.n_row, .cols = a->w->desc.n_in, .op = a};
     r.dst = cpu__ptr(d, &a->dst);
     r.ld_dst = a->dst.stride[0];
     if (!r.dst)
@@ -66,19 +54,26 @@ int cpu__embed(struct dev *d, const struct op_embed *a)
     return 0;
 }
 
+/* Rows [row, row + n). */
+static void norm_make(void *arg, int64_t row, int64_t n)
+{
+    const struct cpu_row_job *r = arg;
+    const struct op_rmsnorm *a = r->op;
+    struct cpu_norm_args p = {
+        .w = r->w, .b = r->b, .d = r->cols, .eps = a->eps, .center = a->center};
+    for (int64_t i = row; i < row + n; i++) {
+        p.dst = r->dst ? r->dst + i * r->ld_dst : NULL;
+        p.x = r->x + i * r->ld_x;
+        p.add = r->add ? r->add + i * r->ld_add : NULL;
+        r->d->isa->norm->norm(&p);
+    }
+}
+
 static void rmsnorm_rows(void *arg, int task, int worker)
 {
     (void)worker;
-    const struct rows *r = arg;
-    const struct op_rmsnorm *a = r->op;
-    struct cpu_norm_args n = {
-        .w = r->w, .b = r->b, .d = r->cols, .eps = a->eps, .center = a->center};
-    for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
-        n.dst = r->dst ? r->dst + i * r->ld_dst : NULL;
-        n.x = r->x + i * r->ld_x;
-        n.add = r->add ? r->add + i * r->ld_add : NULL;
-        r->d->isa->norm->norm(&n);
-    }
+    const int64_t from = task * ((struct cpu_row_job *)arg)->grain;
+    norm_make(arg, from, rows_end(arg, task) - from);
 }
 
 /* Where the tensor is, or NULL where it has no buffer; *ok becomes false when it ought to have one. */
@@ -89,11 +84,13 @@ static void *optional(struct dev *d, const struct tensor *t, bool *ok)
     return p;
 }
 
+#define WAIT_ROWS 32 /* at least: fewer are in the cache anyway */
+
 int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
 {
     if (ops_check_rmsnorm(a, DT_F32))
         return ERR_INVAL;
-    struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
+    struct cpu_row_job r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
     bool ok = true;
     r.x = cpu__ptr(d, &a->x);
     r.ld_x = a->x.stride[0];
@@ -105,8 +102,35 @@ int cpu__rmsnorm(struct dev *d, const struct op_rmsnorm *a)
     r.b = optional(d, &a->b, &ok);
     if (!r.x || !ok)
         return ERR_INVAL;
+    if (r.dst && r.n >= WAIT_ROWS) {
+        d->norm_waits = true;
+        d->norm = *a;
+        d->norm_rows = r;
+        d->norm_rows.op = &d->norm;
+        return 0;
+    }
     rows_run(&r, rmsnorm_rows, (double)r.cols * 0.3);
     return 0;
+}
+
+void cpu__norm_settle(struct dev *d)
+{
+    struct cpu_row_job *r = &d->norm_rows;
+    if (d->norm_waits)
+        rows_run(r, rmsnorm_rows, (double)r->cols * 0.3);
+    d->norm_waits = false;
+}
+
+void cpu__norm_take(struct dev *d, const struct tensor *src, struct cpu_gemm_args *g)
+{
+    const struct tensor *t = &d->norm.dst;
+    if (d->norm_waits && t->buf == src->buf && t->off == src->off && t->shape[0] == src->shape[0] &&
+        t->shape[1] == src->shape[1] && t->stride[0] == src->stride[0]) {
+        g->make = norm_make;
+        g->make_arg = &d->norm_rows;
+        d->norm_waits = false;
+    }
+    cpu__norm_settle(d);
 }
 
 struct rows_in {
@@ -156,11 +180,14 @@ int cpu__linear(struct dev *d, const struct op_linear *a)
         return ERR_INVAL;
     int64_t pad = a->w->n_in_pad;
     int rc = cpu__grow(&d->gemm, cpu_gemm_scratch(d->isa->gemm, m, pad, d->n_threads));
-    if (!rc && (pad != n_in || a->w->col) && m > 0)
+    if (!rc && (pad != n_in || a->w->col) && m > 0) {
+        cpu__norm_settle(d);
         rc = rows_in(d, a->w, &g);
+    }
     if (rc)
         return rc;
     g.scratch = d->gemm.p;
+    cpu__norm_take(d, &a->src, &g);
     if (m > 0)
         cpu_gemm(d->pool, &g);
     return 0;
@@ -169,7 +196,7 @@ int cpu__linear(struct dev *d, const struct op_linear *a)
 static void act_rows(void *arg, int task, int worker)
 {
     (void)worker;
-    const struct rows *r = arg;
+    const struct cpu_row_job *r = arg;
     const struct op_act_mul *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
         const float *gate = r->x + i * r->ld_x;
@@ -181,7 +208,7 @@ int cpu__act_mul(struct dev *d, const struct op_act_mul *a)
 {
     if (ops_check_act_mul(a, DT_F32))
         return ERR_INVAL;
-    struct rows r = {.d = d, .n = a->dst.shape[0], .cols = a->dst.shape[1], .op = a};
+    struct cpu_row_job r = {.d = d, .n = a->dst.shape[0], .cols = a->dst.shape[1], .op = a};
     r.dst = cpu__ptr(d, &a->dst);
     r.x = cpu__ptr(d, &a->gate_up);
     r.ld_dst = a->dst.stride[0];
@@ -209,7 +236,7 @@ int cpu__gather(struct dev *d, const struct op_gather *a)
 static void scale_rows(void *arg, int task, int worker)
 {
     (void)worker;
-    const struct rows *r = arg;
+    const struct cpu_row_job *r = arg;
     const struct op_scale *a = r->op;
     for (int64_t i = task * r->grain; i < rows_end(r, task); i++) {
         float *x = r->x + i * r->ld_x;
@@ -223,7 +250,7 @@ int cpu__scale(struct dev *d, const struct op_scale *a)
 {
     if (ops_check_scale(a, d->in_step ? &d->meta : NULL))
         return ERR_INVAL;
-    struct rows r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
+    struct cpu_row_job r = {.d = d, .n = a->x.shape[0], .cols = a->x.shape[1], .op = a};
     r.x = cpu__ptr(d, &a->x);
     r.ld_x = a->x.stride[0];
     if (!r.x)

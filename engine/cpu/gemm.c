@@ -284,8 +284,11 @@ static void prep_task(void *arg, int task, int worker)
     const struct gemm_job *j = arg;
     const struct cpu_gemm_args *a = j->a;
     const int64_t row = (int64_t)task * GEMM_ROWS, left = a->m - row;
-    gemm__prep(a->w, &j->s, a->scratch, row, a->x + row * a->ldx, a->ldx,
-               left < GEMM_ROWS ? (int)left : GEMM_ROWS);
+    const int64_t n = left < GEMM_ROWS ? left : GEMM_ROWS;
+    if (a->make)
+        a->make(a->make_arg, row, n);
+    if (gemm__wants_prep(a->w))
+        gemm__prep(a->w, &j->s, a->scratch, row, a->x + row * a->ldx, a->ldx, (int)n);
 }
 
 static void part_run(const struct part *p, const struct gemm_piece *q, int64_t panel, int n_panel)
@@ -441,12 +444,16 @@ static void own_task(void *arg, int task, int worker)
     const int64_t row = (int64_t)task * j->rows, n_in = a->w->n_in;
     const int64_t m = a->m - row < j->rows ? a->m - row : j->rows;
     uint16_t *xb = (uint16_t *)a->scratch + (int64_t)worker * j->rows * n_in;
-    for (int64_t at = 0; at < m; at += GEMM_ROWS)
+    for (int64_t at = 0; at < m; at += GEMM_ROWS) {
+        const int64_t n = m - at < GEMM_ROWS ? m - at : GEMM_ROWS;
+        if (a->make)
+            a->make(a->make_arg, row + at, n);
         a->w->k->prep(&(struct gemm_prep){.x = a->x + (row + at) * a->ldx,
                                           .ldx = a->ldx,
                                           .n_in = n_in,
-                                          .n_row = m - at < GEMM_ROWS ? (int)(m - at) : GEMM_ROWS,
+                                          .n_row = (int)n,
                                           .xb = xb + at * n_in});
+    }
     cpu_gemm_block(&(struct cpu_gemm_block){.w = a->w,
                                             .rows = xb,
                                             .m = m,
@@ -477,7 +484,7 @@ void gemm__prep_all(struct cpu_pool *pool, const struct cpu_gemm_args *a)
 {
     struct gemm_job j = {.a = a, .s = gemm__scratch_plan(a->m, a->w->n_in, cpu_pool_threads(pool))};
     const int n = (int)((a->m + GEMM_ROWS - 1) / GEMM_ROWS);
-    if (!gemm__wants_prep(a->w))
+    if (!gemm__wants_prep(a->w) && !a->make)
         return;
     if (n == 1) /* cheaper to convert than to hand over */
         prep_task(&j, 0, 0);

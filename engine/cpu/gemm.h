@@ -46,6 +46,9 @@ struct cpu_gemm_args {
     const float *bias; /* [n_out] or NULL */
     void *scratch;     /* 64-aligned, cpu_gemm_scratch bytes */
     bool ready;        /* the scratch holds the rows converted (gemm__prep) */
+    /* Or NULL: makes rows [row, row + n) of x, n <= 16, before they are read; on any worker. */
+    void (*make)(void *arg, int64_t row, int64_t n);
+    void *make_arg;
 };
 void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a);
 

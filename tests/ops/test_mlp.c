@@ -158,6 +158,82 @@ static void test_bits(void **st)
     }
 }
 
+/* Norms before a block, before its second product alone and before a read; `settle`: each is done before what follows.
+ * h [300, N_IN]: the last norm's; y [2 * 300, N_OUT]: the products'. */
+static void norms_run(const struct ot_back *o, const struct block *b, const struct shape *s,
+                      bool settle, float *h, float *y)
+{
+    const int64_t n = 300;
+    struct dev_weight *in, *out;
+    struct err e = {0};
+    assert_int_equal(o->b->weight_open(o->d, &in, &b->in, &e), 0);
+    assert_int_equal(o->b->weight_open(o->d, &out, &b->out, &e), 0);
+    struct tensor x = ot_tensor(o, n, N_IN, b->x), add = ot_tensor(o, n, N_IN, b->x),
+                  t = ot_tensor(o, n, N_IN, NULL), gu = ot_tensor(o, n, 2 * s->ff, NULL),
+                  ff = ot_tensor(o, n, s->ff, b->x), ff2 = ot_tensor(o, n, s->ff, b->x),
+                  d = ot_tensor(o, n, N_OUT, NULL), d2 = ot_tensor(o, n, N_OUT, NULL);
+    const struct op_rmsnorm norm[] = {{.dst = t, .x = x, .add = add, .eps = 1e-5f},
+                                      {.dst = ff2, .x = ff2, .eps = 1e-5f},
+                                      {.dst = t, .x = x, .add = t, .eps = 1e-5f}};
+    const struct op_mlp mlp = {.in = {.dst = gu, .src = t, .w = in},
+                               .act = {.dst = ff, .gate_up = gu},
+                               .out = {.dst = d, .src = ff, .w = out}};
+    const struct op_linear linear = {.dst = d2, .src = ff2, .w = out};
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(o->b->rmsnorm(o->d, &norm[i]), 0);
+        if (settle)
+            assert_int_equal(o->b->sync(o->d), 0);
+        if (i == 0)
+            assert_int_equal(o->b->mlp(o->d, &mlp), 0);
+        if (i == 1)
+            assert_int_equal(o->b->linear(o->d, &linear), 0);
+    }
+    ot_take(o, t, h);
+    ot_take(o, d, y);
+    ot_take(o, d2, y + n * N_OUT);
+    ot_take(o, x, NULL);
+    ot_take(o, add, NULL);
+    ot_take(o, gu, NULL);
+    ot_take(o, ff, NULL);
+    ot_take(o, ff2, NULL);
+    o->b->weight_close(o->d, in);
+    o->b->weight_close(o->d, out);
+}
+
+static void test_norm_waits(void **st)
+{
+    (void)st;
+    static const struct shape forms[] = {
+        {QF_Q4_0, QF_Q8_0, 96, false, false, false, ACT_SILU},
+        {QF_BF16, QF_BF16, 96, false, false, false, ACT_SILU},
+        {QF_F32, QF_F32, 72, false, false, false, ACT_SILU}, /* rows are padded first */
+    };
+    const size_t nh = 300 * N_IN, ny = 2 * 300 * N_OUT;
+    float *h[2], *y[2];
+    for (int i = 0; i < 2; i++) {
+        h[i] = malloc(nh * sizeof *h[i]);
+        y[i] = malloc(ny * sizeof *y[i]);
+    }
+    ot_precision = PRECISION_DEFAULT;
+    ot_add(&cpu_backend, NULL, 1);
+    ot_add(&cpu_backend, NULL, 2);
+    for (size_t i = 0; i < 2 * sizeof forms / sizeof *forms; i++) {
+        const struct ot_back *o = &ot_backs[i % 2];
+        struct block b;
+        block_make(&b, &forms[i / 2]);
+        for (int k = 0; k < 2; k++)
+            norms_run(o, &b, &forms[i / 2], k, h[k], y[k]);
+        ot_same(o, "norm", h[0], h[1], nh);
+        ot_same(o, "product of a norm", y[0], y[1], ny);
+        block_free(&b);
+    }
+    ot_close(NULL);
+    for (int i = 0; i < 2; i++) {
+        free(h[i]);
+        free(y[i]);
+    }
+}
+
 /* Tensors that do not fit each other. */
 static void test_refuses(void **st)
 {
@@ -241,6 +317,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_bits),
+        cmocka_unit_test(test_norm_waits),
         cmocka_unit_test(test_refuses),
         cmocka_unit_test(test_memory),
     };
