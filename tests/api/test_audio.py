@@ -412,6 +412,22 @@ class Real(Case):
         v = self.ask(read("jfk.wav"), prompt="A speech by J.F.K.")
         self.assertEqual(plain(v["text"]), plain(self.TEXT))
 
+    def test_cache_in_eight_bits(self):
+        """Keys and values of text and sound as --kv-dtype keeps them: the same transcript, and the same words at much the same times."""
+        fields = {"response_format": "verbose_json", "timestamp_granularities[]": ["word", "segment"]}
+        base, wide = self.ask(read("jfk.wav"), **fields), self.d
+        for kind in ("int8", "fp8"):
+            with Daemon("--threads", "2", "--kv-dtype", kind, f"w={REAL}", name="w") as self.d:
+                v = self.ask(read("jfk.wav"), **fields)
+            self.d = wide
+            self.assertEqual(v["text"], base["text"], kind)
+            self.assertEqual([w["word"] for w in v["words"]], [w["word"] for w in base["words"]], kind)
+            for a, b in zip(v["words"], base["words"]):
+                self.assertAlmostEqual(a["start"], b["start"], delta=0.1, msg=kind)
+            p, q = v["segments"][0]["avg_logprob"], base["segments"][0]["avg_logprob"]
+            self.assertNotEqual(p, q, kind)
+            self.assertAlmostEqual(p, q, delta=0.05, msg=kind)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -145,7 +145,8 @@ struct net {
     struct whisper *m;
 };
 
-static void net_open(struct net *t, const char *device, const char *isa, enum eng_precision p)
+static void net_open_kv(struct net *t, const char *device, const char *isa, enum eng_precision p,
+                        enum dtype kv)
 {
     struct err e = {0};
     struct backend_info bi = {0};
@@ -163,8 +164,12 @@ static void net_open(struct net *t, const char *device, const char *isa, enum en
     assert_int_equal(nn_weights_open(&t->w, t->be, t->dev, p, &e), 0);
     if (whisper_open(&t->m, t->w, &t->comp, &e))
         fail_msg("%s", e.text);
-    assert_int_equal(whisper_slots_open(t->m, &t->nn, p == PRECISION_F32 ? DT_F32 : DT_F16, 3, &e),
-                     0);
+    assert_int_equal(whisper_slots_open(t->m, &t->nn, kv, 3, &e), 0);
+}
+
+static void net_open(struct net *t, const char *device, const char *isa, enum eng_precision p)
+{
+    net_open_kv(t, device, isa, p, p == PRECISION_F32 ? DT_F32 : DT_F16);
 }
 
 static void net_close(struct net *t)
@@ -293,6 +298,42 @@ static void test_golden_bf16(void **s)
     net_open(&t, "cpu", NULL, PRECISION_DEFAULT);
     check_golden(&t, 0.15);
     net_close(&t);
+}
+
+/* Keys and values in eight bits, of the text and of the sound: coarser, the same tokens, and on every table what the reference
+ * backend has of such a cache. */
+static void check_kv8(enum dtype kv, double tol)
+{
+    struct net t;
+    static float first[3 * N_VOCAB], z[3 * N_VOCAB];
+    float *mel = golden_mel(1);
+    const struct whisper_row row = {1, (int32_t[]){1, 7, 9}, 3, 0, 3};
+    net_open_kv(&t, "ref", NULL, PRECISION_F32, kv);
+    check_golden(&t, tol);
+    encode(&t, mel, 1, NULL);
+    decode(&t, &row, 1, first);
+    net_close(&t);
+    double off = 0; /* were nothing rounded, it would be 1e-3 at most */
+    for (size_t i = 0; i < 3 * N_VOCAB; i++)
+        off = fmax(off, fabs((double)first[i] - (double)want("logits", 3 * N_VOCAB)[i]));
+    assert_true(off > 1e-3);
+    for (int i = 0; i < CPU_N_ISA; i++) {
+        if (!cpu_isa_usable(i))
+            continue; /* said by test_golden */
+        net_open_kv(&t, "cpu", cpu_isas[i].name, PRECISION_F32, kv);
+        encode(&t, mel, 1, NULL);
+        decode(&t, &row, 1, z);
+        near("eight bits", z, first, 3 * N_VOCAB, 5e-2 * tol);
+        net_close(&t);
+    }
+    free(mel);
+}
+
+static void test_kv8(void **s)
+{
+    (void)s;
+    check_kv8(DT_I8, 0.05);
+    check_kv8(DT_F8, 0.2);
 }
 
 /* Three windows alone, and in the same steps with prefixes beside single tokens: the same bytes. */
@@ -452,7 +493,7 @@ int main(void)
         cmocka_unit_test(test_mel_little),  cmocka_unit_test(test_golden),
         cmocka_unit_test(test_golden_bf16), cmocka_unit_test(test_golden_emu),
         cmocka_unit_test(test_company),     cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_bad),
+        cmocka_unit_test(test_kv8),         cmocka_unit_test(test_bad),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
