@@ -14,7 +14,7 @@
 /* Up to how many rows that is faster: the more bits, the dearer a tile is. */
 INLINE int few_max(const struct gemm_spec s)
 {
-    return s.group != GEMM_CHUNK ? FEW_MAX : s.bits == 4 ? 1 : 2;
+    return s.group == 32 && s.bits == 4 ? 1 : 2;
 }
 
 /* f32 of level i of a table. */
