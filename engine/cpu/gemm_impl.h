@@ -164,7 +164,8 @@ struct cpu_gemm_kern {
 /* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */
 void gemm__amx_prep(const struct gemm_prep *p);
 gemm_fn gemm__amx_bf16;
-/* gemm__few_*: few rows without tiles, with the same bits (kern_gemm_few.c); false: too many. MXCSR flushes. */
+/* Fewer rows, with the same bits: gemm__slim_* up to eight (kern_gemm_slim.c), gemm__few_* one without tiles
+ * (kern_gemm_few.c) or as gemm__slim_*; false: too many. MXCSR flushes denormal numbers. */
 #define X(name, ...)                                                                               \
     gemm_fn gemm__amx_##name;                                                                      \
     bool gemm__few_##name(const struct gemm_call *c);                                              \

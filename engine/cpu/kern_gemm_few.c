@@ -1,21 +1,15 @@
-/* GEMM kernels of the AMX table for few rows: bf16 activations and exact weights like kern_gemm_amx.c's, in vectors of f32.
+/* GEMM kernels of the AMX table for one row: bf16 activations and exact weights like kern_gemm_amx.c's, in vectors of f32.
  * Empty in the other ISAs' objects. */
 #include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
 
-/* Most rows that go without tiles. */
-#define FEW_MAX 4
-
 /* A tile product sums even and odd values of a row apart, in order, by fused multiply-adds that flush denormal numbers,
- * then adds both: vectors of f32 give the same bits, and need no tiles of weights to be built. */
+ * then adds both: vectors of f32 give the same bits, and need no tiles of weights to be built. For one row that is faster. */
 
-/* Up to how many rows that is faster: the more bits, the dearer a tile is. */
-INLINE int few_max(const struct gemm_spec s)
-{
-    return s.group == 32 && s.bits == 4 ? 1 : 2;
-}
+/* Panels at a time: one sum after the other would wait for itself, and memory gives more to several streams. */
+#define PANELS_MAX 4
 
 /* f32 of level i of a table. */
 INLINE float few_level(const struct gemm_spec s, int i)
@@ -86,16 +80,14 @@ INLINE __m512i few_bytes(const struct gemm_spec s, const uint8_t *chunk, int i, 
     return q;
 }
 
-/* One group of n rows and n_panel panels: the results that tile products would have. x: 32 f32 a row in the order of xb.
- * One row alone waits for its sums: two panels at a time keep the multipliers busy. */
-INLINE void few_group(const struct gemm_spec s, const int n, const int n_panel,
-                      const uint8_t *chunk, size_t panel_bytes, const int h0, const int h1,
-                      const float *x, __m512 *sum)
+/* One group of n_panel panels: the results that tile products would have. x: 32 f32 in the order of xb. */
+INLINE void few_group(const struct gemm_spec s, const int n_panel, const uint8_t *chunk,
+                      size_t panel_bytes, const int h0, const int h1, const float *x, __m512 *sum)
 {
-    __m512 even[FEW_MAX], odd[FEW_MAX];
+    __m512 even[PANELS_MAX], odd[PANELS_MAX];
     UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++)
-        even[r] = odd[r] = _mm512_setzero_ps();
+    for (int p = 0; p < n_panel; p++)
+        even[p] = odd[p] = _mm512_setzero_ps();
     UNROLL(2)
     for (int h = h0; h < h1; h++)
         UNROLL(4)
@@ -108,94 +100,79 @@ INLINE void few_group(const struct gemm_spec s, const int n, const int n_panel,
             __m512 a, b;
             few_pair(s, q, o, h, &a, &b);
             const float *at = x + 2 * (8 * h + 2 * i + o);
-            UNROLL(4)
-            for (int r = 0; r < n; r++, at += GEMM_CHUNK) {
-                const int t = p * n + r;
-                even[t] = _mm512_fmadd_ps(a, _mm512_set1_ps(at[0]), even[t]);
-                odd[t] = _mm512_fmadd_ps(b, _mm512_set1_ps(at[1]), odd[t]);
-            }
+            even[p] = _mm512_fmadd_ps(a, _mm512_set1_ps(at[0]), even[p]);
+            odd[p] = _mm512_fmadd_ps(b, _mm512_set1_ps(at[1]), odd[p]);
         }
     }
     UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++) /* the tile was zero: makes +0 of -0 */
-        sum[r] = _mm512_add_ps(_mm512_add_ps(even[r], odd[r]), _mm512_setzero_ps());
+    for (int p = 0; p < n_panel; p++) /* the tile was zero: makes +0 of -0 */
+        sum[p] = _mm512_add_ps(_mm512_add_ps(even[p], odd[p]), _mm512_setzero_ps());
 }
 
-/* xb as f32, [n_chunk][n][32]. */
+/* xb as f32. */
 static void few_widen(const struct gemm_call *c, float *x)
 {
-    for (int64_t i = 0; i < c->m * c->n_in; i += 16) {
+    for (int64_t i = 0; i < c->n_in; i += 16) {
         const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(c->xb + i));
         _mm512_store_si512(x + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
     }
 }
 
-INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n,
-                       const int n_panel, int p, const float *x)
+INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
+                       int p, const float *x)
 {
     const int per = GEMM_CHUNK / s.group;
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const uint8_t *chunk = scales + gemm_scale_bytes(s, c->n_in, LANES);
     struct ask ask = ask_from(c, s, n_panel, p);
-    vf acc[FEW_MAX];
+    vf acc[PANELS_MAX];
     UNROLL(4)
-    for (int r = 0; r < n * n_panel; r++)
-        acc[r] = v_set(0);
-    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, x += n * GEMM_CHUNK) {
+    for (int q = 0; q < n_panel; q++)
+        acc[q] = v_set(0);
+    for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, x += GEMM_CHUNK) {
         ask_step(c, s, n_panel, &ask);
         UNROLL(2)
         for (int j = 0; j < per; j++) {
             const int64_t g = i * per + j;
-            __m512 sum[FEW_MAX];
-            few_group(s, n, n_panel, chunk, c->panel_bytes, j, per == 2 ? j + 1 : 2, x, sum);
+            __m512 sum[PANELS_MAX];
+            few_group(s, n_panel, chunk, c->panel_bytes, j, per == 2 ? j + 1 : 2, x, sum);
             UNROLL(4)
             for (int q = 0; q < n_panel; q++) {
                 vf d, m;
                 group_scale(scales + (size_t)q * c->panel_bytes, s, g, &d, &m);
-                UNROLL(4)
-                for (int r = 0; r < n; r++) {
-                    acc[q * n + r] = v_fma((vf)sum[q * n + r], d, acc[q * n + r]);
-                    if (s.has_min)
-                        acc[q * n + r] = v_fma(v_set(c->xs[g * GEMM_ROWS + r]), m, acc[q * n + r]);
-                }
+                acc[q] = v_fma((vf)sum[q], d, acc[q]);
+                if (s.has_min)
+                    acc[q] = v_fma(v_set(c->xs[g * GEMM_ROWS]), m, acc[q]);
             }
         }
         chunk += gemm_chunk_bytes(s, LANES);
     }
     UNROLL(4)
     for (int q = 0; q < n_panel; q++)
-        rows_store(c, p + q, 0, n, acc + q * n);
+        rows_store(c, p + q, 0, 1, acc + q);
 }
 
-INLINE void few_rows(const struct gemm_call *c, const struct gemm_spec s, const int n)
+INLINE void few_row(const struct gemm_call *c, const struct gemm_spec s)
 {
     float *x = c->wbuf;
     int p = 0;
-    ask_first(c, s, n > 1 ? 1 : c->n_panel > 3 ? 4 : c->n_panel > 1 ? 2 : 1);
+    ask_first(c, s, c->n_panel >= 4 ? 4 : c->n_panel >= 2 ? 2 : 1);
     few_widen(c, x);
-    for (; n == 1 && p + 3 < c->n_panel; p += 4)
-        few_panels(c, s, n, 4, p, x);
-    for (; n == 1 && p + 1 < c->n_panel; p += 2)
-        few_panels(c, s, n, 2, p, x);
+    for (; p + 4 <= c->n_panel; p += 4)
+        few_panels(c, s, 4, p, x);
+    for (; p + 2 <= c->n_panel; p += 2)
+        few_panels(c, s, 2, p, x);
     for (; p < c->n_panel; p++)
-        few_panels(c, s, n, 1, p, x);
+        few_panels(c, s, 1, p, x);
 }
 
 #define X(name, ...)                                                                               \
     bool gemm__few_##name(const struct gemm_call *c)                                               \
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        const int few = c->m <= few_max(s) ? (int)c->m : 0;                                        \
-        if (few == 1)                                                                              \
-            few_rows(c, s, 1);                                                                     \
-        else if (few == 2 && few_max(s) >= 2)                                                      \
-            few_rows(c, s, 2);                                                                     \
-        else if (few == 3 && few_max(s) >= 3)                                                      \
-            few_rows(c, s, 3);                                                                     \
-        else if (few == 4 && few_max(s) >= 4)                                                      \
-            few_rows(c, s, 4);                                                                     \
-        else                                                                                       \
+        if (c->m > 1)                                                                              \
             return gemm__slim_##name(c);                                                           \
+        few_row(c, s);                                                                             \
         return true;                                                                               \
     }
 GEMM_QUANT_LAYOUTS(X)
