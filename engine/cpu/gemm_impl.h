@@ -174,7 +174,7 @@ GEMM_QUANT_LAYOUTS(X)
 #undef X
 
 /* Bytes of one worker's scratch. */
-#define GEMM_WBUF_MIN ((size_t)68 << 10)
+#define GEMM_WBUF_MIN ((size_t)104 << 10)
 static inline size_t gemm_wbuf_bytes(int64_t n_in)
 {
     return (size_t)n_in * 32 + GEMM_WBUF_MIN; /* expanded tiles, results, sums; see the kernels */

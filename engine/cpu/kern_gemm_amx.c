@@ -11,20 +11,9 @@
 #ifdef CPU_ISA_amx
 #include "engine/cpu/amx.h"
 
-/* How far ahead of use packed weights are asked for; past a page's end the hardware does not. */
-#define PREFETCH 2048
-
-/* Tiles 0 and 1: results and 2: activations of full blocks, 3 to 5: of the last block; 6 and 7: weights. */
-static void tiles_open(int group, int last_rows)
-{
-    struct amx_config t = {.palette = 1};
-    for (int i = 0; i < 8; i++) {
-        t.rows[i] = (uint8_t)(i < 3 ? 16 : i < 6 ? last_rows : group / 2);
-        t.row_bytes[i] = (uint16_t)(i == 2 || i == 5 ? group * 2 : 64);
-    }
-    AMX_BARRIER(&t);
-    _tile_loadconfig(&t);
-}
+/* How far ahead of use packed weights are asked for. */
+#define AHEAD 8 /* groups */
+#define UNIT  4 /* groups that are multiplied at a time */
 
 /* ---- activations ---- */
 
@@ -162,163 +151,391 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
     }
 }
 
+/* Scale and offset of a group. */
+struct scales {
+    float d[LANES], m[LANES];
+};
+
+/* Groups [g, g + n) of a panel as tiles and as f32 scales. */
+struct expand {
+    const uint8_t *panel;
+    int64_t n_in, g;
+    int n;
+    uint8_t *tiles;
+    struct scales *scales;
+};
+
+INLINE void groups_expand(const struct gemm_spec s, const struct expand *e)
+{
+    const int per = GEMM_CHUNK / s.group;
+    const size_t bytes = gemm_chunk_bytes(s, LANES);
+    const uint8_t *chunk =
+        e->panel + gemm_scale_bytes(s, e->n_in, LANES) + (size_t)(e->g / per) * bytes;
+    uint8_t *tile = e->tiles;
+    for (int i = 0; i < e->n; i += per, chunk += bytes, tile += AMX_TILE)
+        chunk_expand(s, chunk, tile);
+    for (int i = 0; i < e->n; i++) {
+        vf d, m;
+        group_scale(e->panel, s, e->g + i, &d, &m);
+        v_store(e->scales[i].d, d);
+        v_store(e->scales[i].m, m);
+    }
+}
+
+typedef void expand_fn(const struct expand *e);
+#define X(name, ...)                                                                               \
+    static void expand_##name(const struct expand *e)                                              \
+    {                                                                                              \
+        const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        groups_expand(s, e);                                                                       \
+    }
+GEMM_QUANT_LAYOUTS(X)
+#undef X
+
 /* ---- products ---- */
 
-/* Blocks of rows times two panels, a segment of k at a time: its expanded tiles, some rows and the results stay in L1.
- * Results of a batch of groups are added to the sums while the next batch is multiplied. */
-#define SEGMENT 4 /* chunks */
-#define BATCH   4 /* groups */
-#define PAIR    2 /* panels */
+/* A quad of panels is multiplied with all blocks of rows a segment of four groups at a time, so that the segment's tiles and
+ * what a block needs stay in the first-level cache. A unit is one block times one panel: four products, whose results
+ * are added to the sums while the next unit's products run. The kernels know no format. */
+#define QUAD 4 /* panels */
 
-/* A worker's scratch. */
+/* A worker's scratch. Scales alternate: a segment's last unit is added when the next segment's are there already. */
 struct tile_work {
-    uint8_t res[2][BATCH * PAIR * AMX_TILE]; /* [group][panel] */
-    uint8_t tiles[PAIR][SEGMENT * AMX_TILE];
-    float sum[GEMM_ROWS_MAX / GEMM_ROWS + 1][PAIR][GEMM_ROWS * LANES];
+    uint8_t res[2][UNIT * AMX_TILE];
+    uint8_t tiles[QUAD][UNIT * AMX_TILE];
+    struct scales scales[2][QUAD][UNIT];
+    float sum[GEMM_ROWS_MAX / GEMM_ROWS][QUAD][GEMM_ROWS * LANES];
 };
 _Static_assert(sizeof(struct tile_work) <= GEMM_WBUF_MIN, "gemm_wbuf_bytes");
 
-/* Groups g .. g + n of one block of rows. */
-struct batch {
-    int64_t block, g;
-    int n;
+/* A block of rows times a panel whose results are not added yet. */
+struct unit {
+    const float *from; /* sums so far */
+    float *sum;        /* ... and after */
+    const float *res;
+    const struct scales *scales;
+    const float *xs;
+    int n;    /* groups */
+    float *y; /* where the sums go in the end; NULL: not yet, or not whole */
+    const float *bias;
 };
 
-#define PRODUCT(c_tile, x_tile, w_tile)                                                            \
+/* Tiles 0 to 3: activations of four groups, 4 and 5: results, 6 and 7: weights. */
+static void tiles_open(int group, int rows)
+{
+    struct amx_config t = {.palette = 1};
+    for (int i = 0; i < 8; i++) {
+        t.rows[i] = (uint8_t)(i < 6 ? rows : group / 2);
+        t.row_bytes[i] = (uint16_t)(i < 4 ? group * 2 : 64);
+    }
+    AMX_BARRIER(&t);
+    _tile_loadconfig(&t);
+}
+
+/* Group i of a unit, its results added to the sums of n rows. Rows of results past the block's are whatever was there:
+ * their sums are never stored to y. */
+INLINE void group_add(const bool has_min, const int n, int i, vf *acc, const float *res,
+                      const struct scales *scales, const float *xs)
+{
+    const vf d = v_load(scales[i].d), m = v_load(scales[i].m);
+    UNROLL(16)
+    for (int r = 0; r < n; r++) {
+        acc[r] = v_fma(v_load(res + i * 256 + r * LANES), d, acc[r]);
+        if (has_min)
+            acc[r] = v_fma(v_set(xs[i * GEMM_ROWS + r]), m, acc[r]);
+    }
+}
+
+/* Four products with the weight tiles at w to res. Between the start and the end of each, results of the unit before are
+ * added. As functions of their own, these have the registers to themselves. */
+#define STEP(i, c_tile, w_tile, w_step)                                                            \
     do {                                                                                           \
-        _tile_loadd(w_tile, wt, 64);                                                               \
+        _tile_loadd(w_tile, w + (i) * (w_step), 64);                                               \
         _tile_zero(c_tile);                                                                        \
-        _tile_dpbf16ps(c_tile, x_tile, w_tile);                                                    \
-        _tile_stored(c_tile, res, 64);                                                             \
-        res += AMX_TILE;                                                                           \
+        _tile_dpbf16ps(c_tile, i, w_tile);                                                         \
+        group_add(has_min, n, i, acc, before->res, scales, xs);                                    \
+        _tile_stored(c_tile, res + (i)*AMX_TILE, 64);                                              \
     } while (0)
 
-INLINE void batch_tiles(const struct gemm_spec s, const bool full, const int n_panel, int rows,
-                        const struct batch *b, int64_t g0, const uint16_t *xb, int64_t ahead,
-                        struct tile_work *t, int slot)
+INLINE void unit_run(const int group, const bool has_min, const int n, const uint8_t *w,
+                     uint8_t *res, const struct unit *before)
 {
-    const int per = GEMM_CHUNK / s.group;
-    AMX_BARRIER(t);
-    for (int i = 0; i < b->n; i++) {
-        const int64_t g = b->g + i;
-        const uint16_t *xt = xb + g / per * rows * GEMM_CHUNK + g % per * 16;
-        const uint8_t *wt = t->tiles[0] + (g - g0) * (AMX_TILE / per);
-        uint8_t *res = t->res[slot] + i * PAIR * AMX_TILE;
-        if (full) { /* the next block's rows, out of the second-level cache */
-            UNROLL(16)
-            for (int r = 0; r < GEMM_ROWS && ahead; r++)
-                _mm_prefetch((const char *)(xt + ahead) + r * 64, _MM_HINT_T0);
-            _tile_loadd(2, xt, 64);
-            PRODUCT(0, 2, 6);
-        } else {
-            _tile_loadd(5, xt, 64);
-            PRODUCT(3, 5, 6);
-        }
-        wt += SEGMENT * AMX_TILE;
-        if (n_panel == 2 && full)
-            PRODUCT(1, 2, 7);
-        else if (n_panel == 2)
-            PRODUCT(4, 5, 7);
-    }
-    AMX_BARRIER(t);
+    const float *from = before->from;
+    float *sum = before->sum;
+    const struct scales *scales = before->scales;
+    const float *xs = before->xs;
+    vf acc[GEMM_ROWS];
+    AMX_BARRIER(w);
+    UNROLL(16)
+    for (int r = 0; r < n; r++)
+        acc[r] = v_load(from + r * LANES);
+    STEP(0, 4, 6, group * 32);
+    STEP(1, 5, 7, group * 32);
+    STEP(2, 4, 6, group * 32);
+    STEP(3, 5, 7, group * 32);
+    UNROLL(16)
+    for (int r = 0; r < n; r++)
+        v_store(sum + r * LANES, acc[r]);
+    AMX_BARRIER(res);
 }
 
-/* Adds the batch's results to the sums of n rows (>= the block's). Rows of results past the block's are whatever was there:
- * their sums are never stored to y. */
-INLINE void batch_sum(const struct gemm_call *c, const struct gemm_spec s, const int n,
-                      const int n_panel, const uint8_t *scales, const struct batch *b,
-                      struct tile_work *t, int slot)
+typedef void unit_fn(const uint8_t *w, uint8_t *res, const struct unit *before);
+#define UNIT_FN(name, group, has_min, n)                                                           \
+    static __attribute__((noinline)) void name(const uint8_t *w, uint8_t *res,                     \
+                                               const struct unit *before)                          \
+    {                                                                                              \
+        unit_run(group, has_min, n, w, res, before);                                               \
+    }
+UNIT_FN(unit32_4, 32, false, 4)
+UNIT_FN(unit32_8, 32, false, 8)
+UNIT_FN(unit32_16, 32, false, 16)
+UNIT_FN(unit32_min_4, 32, true, 4)
+UNIT_FN(unit32_min_8, 32, true, 8)
+UNIT_FN(unit32_min_16, 32, true, 16)
+UNIT_FN(unit16_4, 16, false, 4)
+UNIT_FN(unit16_8, 16, false, 8)
+UNIT_FN(unit16_16, 16, false, 16)
+UNIT_FN(unit16_min_4, 16, true, 4)
+UNIT_FN(unit16_min_8, 16, true, 8)
+UNIT_FN(unit16_min_16, 16, true, 16)
+
+/* [group is 16][has_min][rows] */
+static unit_fn *const units[2][2][3] = {
+    {{unit32_4, unit32_8, unit32_16}, {unit32_min_4, unit32_min_8, unit32_min_16}},
+    {{unit16_4, unit16_8, unit16_16}, {unit16_min_4, unit16_min_8, unit16_min_16}},
+};
+
+/* The same apart, for the first, the last and short units: n products... */
+static void part_products(int n, const uint8_t *w, int w_step, uint8_t *res)
 {
-    const float *xs = c->xs + b->block * (c->n_in / s.group) * GEMM_ROWS + b->g * GEMM_ROWS;
-    for (int q = 0; q < n_panel; q++, scales += c->panel_bytes) {
-        float *sum = t->sum[b->block][q];
-        vf acc[GEMM_ROWS];
+    AMX_BARRIER(w);
+#define PART(i, c_tile, w_tile)                                                                    \
+    if (i < n) {                                                                                   \
+        _tile_loadd(w_tile, w + (i)*w_step, 64);                                                   \
+        _tile_zero(c_tile);                                                                        \
+        _tile_dpbf16ps(c_tile, i, w_tile);                                                         \
+        _tile_stored(c_tile, res + (i)*AMX_TILE, 64);                                              \
+    }
+    PART(0, 4, 6)
+    PART(1, 5, 7)
+    PART(2, 4, 6)
+    PART(3, 5, 7)
+    AMX_BARRIER(res);
+}
+
+/* ... and the results of a unit. */
+static __attribute__((noinline)) void part_add(bool has_min, const struct unit *u)
+{
+    vf acc[GEMM_ROWS];
+    UNROLL(16)
+    for (int r = 0; r < GEMM_ROWS; r++)
+        acc[r] = v_load(u->from + r * LANES);
+    for (int i = 0; i < u->n; i++)
+        if (has_min)
+            group_add(true, GEMM_ROWS, i, acc, u->res, u->scales, u->xs);
+        else
+            group_add(false, GEMM_ROWS, i, acc, u->res, u->scales, u->xs);
+    UNROLL(16)
+    for (int r = 0; r < GEMM_ROWS; r++)
+        v_store(u->sum + r * LANES, acc[r]);
+}
+
+/* ---- segments ---- */
+
+/* Groups [g, g + n) of panels [p, p + n_panel). */
+struct segment {
+    const struct gemm_call *c;
+    struct tile_work *t;
+    const float *zeros; /* a tile of them */
+    expand_fn *expand;
+    unit_fn *unit;
+    struct gemm_spec spec;
+    int64_t g;
+    int p, n_panel, n, n_block;
+    int odd, slot;   /* which scales, which results */
+    const float *xs; /* of the first block, steps to the next */
+    int64_t xs_step;
+    int64_t x_at,
+        x_next;       /* activations of the segment in a block; bytes from there to the next's */
+    bool touch, last; /* y is written soon, now */
+    /* What is asked for of each panel: lines of two places. */
+    const uint8_t *ahead[2];
+    int lines[2];
+};
+
+/* A unit's part of what is asked for: packed weights, and the next block's activations. */
+static void ahead_run(const struct segment *s, int q, int block)
+{
+    const struct gemm_call *c = s->c;
+    const size_t step = c->panel_bytes;
+    if (s->n_block > 1) {
+        const char *x =
+            (const char *)(c->xb + s->x_at + q * (UNIT / QUAD) * GEMM_ROWS * GEMM_CHUNK);
+        x += block + 1 < s->n_block ? (int64_t)(block + 1) * GEMM_ROWS * c->n_in * 2 : s->x_next;
         UNROLL(16)
-        for (int r = 0; r < n; r++)
-            acc[r] = v_load(sum + r * LANES);
-        for (int i = 0; i < b->n; i++) {
-            const float *res =
-                (const float *)(const void *)(t->res[slot] + (i * PAIR + q) * AMX_TILE);
-            vf d, m;
-            group_scale(scales, s, b->g + i, &d, &m);
-            UNROLL(16)
-            for (int r = 0; r < n; r++) {
-                acc[r] = v_fma(v_load(res + r * LANES), d, acc[r]);
-                if (s.has_min)
-                    acc[r] = v_fma(v_set(xs[i * GEMM_ROWS + r]), m, acc[r]);
-            }
+        for (int i = 0; i < GEMM_ROWS; i++)
+            _mm_prefetch(x + i * 64, _MM_HINT_T0);
+    }
+    for (int k = 0; k < 2; k++) {
+        const uint8_t *at = s->ahead[k] + (size_t)q * step;
+        for (int i = block; i < s->lines[k]; i += s->n_block)
+            _mm_prefetch((const char *)at + i * 64, _MM_HINT_T0);
+    }
+}
+
+/* A unit's share of a block's rows: [*from, *to). */
+static void share_get(const struct segment *s, int q, int64_t block, int64_t *from, int64_t *to)
+{
+    const int64_t row = block * GEMM_ROWS, m = s->c->m;
+    *from = row + q * GEMM_ROWS / s->n_panel;
+    *to = row + (q + 1) * GEMM_ROWS / s->n_panel;
+    *from = *from < m ? *from : m;
+    *to = *to < m ? *to : m;
+}
+
+/* Asks for some rows of y. */
+static void rows_touch(const struct segment *s, int64_t from, int64_t to)
+{
+    const struct gemm_call *c = s->c;
+    for (int64_t row = from; row < to; row++)
+        for (int i = 0; i < s->n_panel; i++)
+            __builtin_prefetch(c->y + row * c->ldy + (int64_t)(s->p + i) * LANES, 1);
+}
+
+/* The sums of some rows to their places in y, row by row: a row's panels lie side by side. */
+static void rows_put(const struct segment *s, int64_t from, int64_t to)
+{
+    const struct gemm_call *c = s->c;
+    const int64_t col = (int64_t)s->p * LANES, left = (c->n_out - col) / LANES;
+    const int whole = left < s->n_panel ? (int)left : s->n_panel;
+    float(*sum)[GEMM_ROWS * LANES] = s->t->sum[from / GEMM_ROWS];
+    const int64_t first = from % GEMM_ROWS * LANES;
+    for (int q = whole; q < s->n_panel && from < to; q++)
+        rows_store(c, s->p + q, from, (int)(to - from), (const vf *)(const void *)(sum[q] + first));
+    for (int64_t at = first; from < to; from++, at += LANES) {
+        float *y = c->y + from * c->ldy + col;
+        for (int q = 0; q < whole; q++) {
+            const vf v = v_load(sum[q] + at);
+            v_store(y + q * LANES, c->bias ? v + v_load(c->bias + col + q * LANES) : v);
         }
-        UNROLL(16)
-        for (int r = 0; r < n; r++)
-            v_store(sum + r * LANES, acc[r]);
     }
 }
 
-/* All rows times panels p and, where n_panel is 2, p + 1. */
-INLINE void panel_pair(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
-                       int p)
+/* The activations of a block: as many tiles as groups. */
+static void block_load(const struct segment *s, int64_t row)
 {
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK, per = GEMM_CHUNK / s.group;
-    const int64_t n_full = c->m / GEMM_ROWS;
-    const int last = (int)(c->m % GEMM_ROWS), n_block = (int)n_full + (last > 0);
-    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
-    const uint8_t *chunks = scales + gemm_scale_bytes(s, c->n_in, LANES);
-    struct tile_work *t = c->wbuf;
-    struct batch now = {0}, before = {0};
-    int slot = 0;
-    memset(t->sum, 0, (size_t)n_block * sizeof t->sum[0]);
-    for (int64_t at = 0; at < n_chunk + SEGMENT; at += SEGMENT) {
-        const bool flush = at >= n_chunk; /* no more products: the last batch is added */
-        const int64_t end = at + SEGMENT < n_chunk ? at + SEGMENT : n_chunk;
-        for (int64_t i = at; i < end; i++)
-            for (int q = 0; q < n_panel; q++) {
-                const uint8_t *chunk =
-                    chunks + (size_t)q * c->panel_bytes + (size_t)i * gemm_chunk_bytes(s, LANES);
-                UNROLL(8)
-                for (size_t k = 0; k < gemm_chunk_bytes(s, LANES); k += 64)
-                    _mm_prefetch((const char *)chunk + PREFETCH + k, _MM_HINT_T0);
-                chunk_expand(s, chunk, t->tiles[q] + (i - at) * AMX_TILE);
-            }
-        const int64_t g0 = at * per, g1 = end * per;
-        for (now.block = 0; now.block < (flush ? 1 : n_block); now.block++)
-            for (now.g = g0; now.g < g1 || flush; now.g += BATCH, slot ^= 1) {
-                const bool full = now.block < n_full;
-                const uint16_t *xb = c->xb + now.block * GEMM_ROWS * c->n_in;
-                now.n = g1 - now.g < BATCH ? (int)(g1 - now.g) : BATCH;
-                if (!flush && full)
-                    batch_tiles(s, true, n_panel, GEMM_ROWS, &now, g0, xb,
-                                now.block + 1 < n_full ? GEMM_ROWS * c->n_in : 0, t, slot);
-                else if (!flush)
-                    batch_tiles(s, false, n_panel, last, &now, g0, xb, 0, t, slot);
-                if (before.n && (before.block < n_full || last > 4))
-                    batch_sum(c, s, 16, n_panel, scales, &before, t, slot ^ 1);
-                else if (before.n)
-                    batch_sum(c, s, 4, n_panel, scales, &before, t, slot ^ 1);
-                before = now;
-                if (flush)
-                    break;
-            }
-        if (flush)
-            break;
-    }
-    for (int b = 0; b < n_block; b++)
-        for (int q = 0; q < n_panel; q++)
-            rows_store(c, p + q, (int64_t)b * GEMM_ROWS, b < n_full ? GEMM_ROWS : last,
-                       (const vf *)(const void *)t->sum[b][q]);
+    const struct gemm_call *c = s->c;
+    const int64_t rows = c->m - row < GEMM_ROWS ? c->m - row : GEMM_ROWS;
+    const int64_t step = rows * GEMM_CHUNK; /* past a short block's rows comes its next chunk */
+    const bool half = s->spec.group < GEMM_CHUNK;
+    const uint16_t *x = c->xb + row * c->n_in + (half ? s->g / 2 : s->g) * step;
+    AMX_BARRIER(x);
+    _tile_loadd(0, x, 64);
+    if (s->n > 1)
+        _tile_loadd(1, half ? x + 16 : x + step, 64);
+    if (s->n > 2)
+        _tile_loadd(2, half ? x + step : x + 2 * step, 64);
+    if (s->n > 3)
+        _tile_loadd(3, half ? x + step + 16 : x + 3 * step, 64);
 }
 
-INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
+/* One block times one panel of the segment, after the unit *u, which this one replaces. */
+static void segment_unit(struct segment *s, int block, int q, struct unit *u)
 {
-    const int last = (int)(c->m % GEMM_ROWS);
-    struct tile_work *t = c->wbuf;
-    int p = 0;
-    memset(t->res, 0, sizeof t->res);
-    tiles_open(s.group, last ? last : 1);
-    /* One block of rows alone: groups of 16 have twice the results to hold. */
-    for (; (c->m > GEMM_ROWS || s.group == GEMM_CHUNK) && p + 1 < c->n_panel; p += 2)
-        panel_pair(c, s, 2, p);
-    for (; p < c->n_panel; p++)
-        panel_pair(c, s, 1, p);
+    const struct gemm_call *c = s->c;
+    struct tile_work *t = s->t;
+    uint8_t *res = t->res[s->slot];
+    s->slot ^= 1;
+    if (block == 0)
+        s->expand(&(struct expand){.panel = c->panel + (size_t)(s->p + q) * c->panel_bytes,
+                                   .n_in = c->n_in,
+                                   .g = s->g,
+                                   .n = s->n,
+                                   .tiles = t->tiles[q],
+                                   .scales = t->scales[s->odd][q]});
+    ahead_run(s, q, block);
+    int64_t from, to;
+    share_get(s, q, s->last ? block - 1 : block, &from, &to);
+    if (s->touch)
+        rows_touch(s, from, to);
+    if (s->n == UNIT && u->n == UNIT) {
+        s->unit(t->tiles[q], res, u);
+    } else {
+        part_products(s->n, t->tiles[q], s->spec.group * 32, res);
+        part_add(s->spec.has_min, u);
+    }
+    if (s->last && block > 0) /* all of the block before is added now */
+        rows_put(s, from, to);
+    u->from = s->g ? t->sum[block][q] : s->zeros;
+    u->sum = t->sum[block][q];
+    u->res = (const float *)(const void *)res;
+    u->scales = t->scales[s->odd][q];
+    u->xs = s->xs + (int64_t)block * s->xs_step;
+    u->n = s->n;
+}
+
+/* What to ask for during a segment: the next but one, which may be of the quad behind this one. */
+static void ahead_plan(struct segment *s)
+{
+    const struct gemm_call *c = s->c;
+    const int64_t n_group = c->n_in / s->spec.group, at = s->g + AHEAD;
+    const int64_t g = at < n_group ? at : at - n_group < n_group ? at - n_group : 0;
+    const uint8_t *panel = c->panel + (size_t)(s->p + (at < n_group ? 0 : QUAD)) * c->panel_bytes;
+    const size_t scales = gemm_scale_bytes(s->spec, c->n_in, LANES),
+                 each = scales / (size_t)n_group;
+    const size_t chunks = gemm_chunk_bytes(s->spec, LANES) * (size_t)s->spec.group / GEMM_CHUNK;
+    s->ahead[0] = panel + scales + (size_t)g * chunks;
+    s->ahead[1] = panel + (size_t)g * each;
+    s->lines[0] = (int)(UNIT * chunks / 64);
+    s->lines[1] = (int)((UNIT * each + 63) / 64);
+    if (at >= n_group && s->p + QUAD >= c->n_panel)
+        s->lines[0] = s->lines[1] = 0;
+}
+
+/* All rows times up to four panels from s->p on. */
+static void quad_run(struct segment *s)
+{
+    const struct gemm_call *c = s->c;
+    struct tile_work *t = s->t;
+    const int64_t n_group = c->n_in / s->spec.group;
+    struct unit u = {.from = s->zeros, .sum = t->sum[0][0]};
+    s->n_panel = c->n_panel - s->p < QUAD ? c->n_panel - s->p : QUAD;
+    for (s->g = 0; s->g < n_group; s->g += UNIT, s->odd ^= 1) {
+        const int64_t left = n_group - s->g;
+        s->n = left < UNIT ? (int)left : UNIT;
+        s->xs = c->xs + s->g * GEMM_ROWS;
+        s->last = left <= UNIT;
+        s->touch = !s->last && left <= 2 * UNIT;
+        s->x_at = s->g * s->spec.group * GEMM_ROWS;
+        s->x_next = UNIT * s->spec.group * GEMM_ROWS * 2;
+        if (s->last)
+            s->x_next = -s->x_at * 2;
+        ahead_plan(s);
+        for (int block = 0; block < s->n_block; block++) {
+            block_load(s, (int64_t)block * GEMM_ROWS);
+            for (int q = 0; q < s->n_panel; q++)
+                segment_unit(s, block, q, &u);
+        }
+    }
+    part_add(s->spec.has_min, &u);
+    rows_put(s, (int64_t)(s->n_block - 1) * GEMM_ROWS, c->m);
+}
+
+static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec, expand_fn *expand)
+{
+    static const float zeros[GEMM_ROWS * LANES] __attribute__((aligned(64)));
+    const int rows = c->m <= 4 ? 0 : c->m <= 8 ? 1 : 2;
+    struct segment s = {.c = c,
+                        .t = c->wbuf,
+                        .zeros = zeros,
+                        .expand = expand,
+                        .unit = units[spec.group == 16][spec.has_min][rows],
+                        .spec = spec,
+                        .xs_step = c->n_in / spec.group * GEMM_ROWS,
+                        .n_block = (int)((c->m + GEMM_ROWS - 1) / GEMM_ROWS)};
+    tiles_open(spec.group, c->m < GEMM_ROWS ? (int)c->m : GEMM_ROWS);
+    for (; s.p < c->n_panel; s.p += QUAD)
+        quad_run(&s);
     _tile_release();
 }
 
@@ -332,146 +549,10 @@ INLINE void quant_panels(const struct gemm_call *c, const struct gemm_spec s)
         const unsigned csr = _mm_getcsr();                                                         \
         _mm_setcsr(csr | MXCSR_FLUSH);                                                             \
         if (!gemm__few_##name(c))                                                                  \
-            quant_panels(c, s);                                                                    \
+            quant_panels(c, s, expand_##name);                                                     \
         _mm_setcsr(csr);                                                                           \
     }
 GEMM_QUANT_LAYOUTS(X)
 #undef X
-
-/* ---- bf16 weights: they are tiles already ---- */
-
-/* One chain of products over all chunks, from the bias on, whatever the number of rows and panels at a time: the same
- * bits. Tiles 0 to 3: sums, 4 and 5: activations, 6 and 7: weights. */
-
-/* The bias of a panel as 16 equal rows at t; zeros without one. */
-static void bias_tile(const struct gemm_call *c, int panel, float *t)
-{
-    const int64_t col = (int64_t)panel * LANES, left = c->n_out - col;
-    vf b = v_set(0);
-    if (c->bias && left >= LANES)
-        b = v_load(c->bias + col);
-    else
-        for (int64_t i = 0; c->bias && i < left; i++)
-            b[i] = c->bias[col + i];
-    for (int r = 0; r < 16; r++)
-        v_store(t + r * 16, b);
-}
-
-/* A tile to its place in y, or by way of res where the panel has fewer outputs than lanes. */
-#define STORE(tile, panel_, row_)                                                                  \
-    do {                                                                                           \
-        const int64_t col_ = (int64_t)(panel_)*LANES;                                              \
-        if (c->n_out - col_ >= LANES) {                                                            \
-            _tile_stored(tile, c->y + (row_)*c->ldy + col_, (size_t)c->ldy * 4);                   \
-        } else {                                                                                   \
-            _tile_stored(tile, res, 64);                                                           \
-            part_store(c, col_, row_, rows, res);                                                  \
-        }                                                                                          \
-    } while (0)
-
-static void part_store(const struct gemm_call *c, int64_t col, int64_t row, int rows,
-                       const float *res)
-{
-    AMX_BARRIER(res);
-    for (int r = 0; r < rows; r++)
-        for (int64_t i = 0; i < c->n_out - col; i++)
-            c->y[(row + r) * c->ldy + col + i] = res[r * 16 + i];
-}
-
-/* Two blocks of rows, two panels: a load feeds two products. */
-static void bf16_2x2(const struct gemm_call *c, int p, int64_t row, const float *bias)
-{
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK, x_step = GEMM_ROWS * c->n_in;
-    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
-    const uint16_t *x = c->xb + row * c->n_in;
-    float *res = c->wbuf;
-    const int rows = GEMM_ROWS;
-    _tile_loadd(0, bias, 64);
-    _tile_loadd(1, bias + 256, 64);
-    _tile_loadd(2, bias, 64);
-    _tile_loadd(3, bias + 256, 64);
-    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += GEMM_ROWS * GEMM_CHUNK) {
-        _tile_loadd(4, x, 64);
-        _tile_loadd(6, w, 64);
-        _tile_loadd(7, w + c->panel_bytes, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, x + x_step, 64);
-        _tile_dpbf16ps(1, 4, 7);
-        _tile_dpbf16ps(2, 5, 6);
-        _tile_dpbf16ps(3, 5, 7);
-    }
-    STORE(0, p, row);
-    STORE(1, p + 1, row);
-    STORE(2, p, row + GEMM_ROWS);
-    STORE(3, p + 1, row + GEMM_ROWS);
-}
-
-/* One block of up to 16 rows, n panels of up to four. */
-static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int rows)
-{
-    const int64_t n_chunk = c->n_in / GEMM_CHUNK, step = (int64_t)rows * GEMM_CHUNK;
-    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
-    const uint16_t *x = c->xb + row * c->n_in;
-    float *res = c->wbuf, *bias = res + 256;
-    AMX_BARRIER(bias);
-    _tile_loadd(0, bias, 64);
-    _tile_loadd(1, bias + 256, 64);
-    _tile_loadd(2, bias + 512, 64);
-    _tile_loadd(3, bias + 768, 64);
-    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += step) {
-        _tile_loadd(4, x, 64);
-        _tile_loadd(6, w, 64);
-        _tile_dpbf16ps(0, 4, 6);
-        if (n > 1) {
-            _tile_loadd(7, w + c->panel_bytes, 64);
-            _tile_dpbf16ps(1, 4, 7);
-        }
-        if (n > 2) {
-            _tile_loadd(6, w + 2 * c->panel_bytes, 64);
-            _tile_dpbf16ps(2, 4, 6);
-        }
-        if (n > 3) {
-            _tile_loadd(7, w + 3 * c->panel_bytes, 64);
-            _tile_dpbf16ps(3, 4, 7);
-        }
-    }
-    STORE(0, p, row);
-    if (n > 1)
-        STORE(1, p + 1, row);
-    if (n > 2)
-        STORE(2, p + 2, row);
-    if (n > 3)
-        STORE(3, p + 3, row);
-}
-
-void gemm__amx_bf16(const struct gemm_call *c)
-{
-    const int64_t n_full = c->m / GEMM_ROWS * GEMM_ROWS;
-    const int last = (int)(c->m - n_full);
-    float *bias = (float *)c->wbuf + 256; /* [4] tiles */
-    if (n_full)
-        amx_open(GEMM_ROWS);
-    for (int p = 0; n_full && p < c->n_panel; p += 2) {
-        int64_t row = 0;
-        const int n = c->n_panel - p < 2 ? 1 : 2;
-        for (int i = 0; i < n; i++)
-            bias_tile(c, p + i, bias + 256 * i);
-        AMX_BARRIER(bias);
-        for (; n == 2 && row + 2 * GEMM_ROWS <= n_full; row += 2 * GEMM_ROWS)
-            bf16_2x2(c, p, row, bias);
-        for (; row < n_full; row += GEMM_ROWS)
-            bf16_1x4(c, p, n, row, GEMM_ROWS);
-    }
-    if (last)
-        amx_open(last);
-    for (int p = 0; last && p < c->n_panel; p += 4) {
-        const int n = c->n_panel - p < 4 ? c->n_panel - p : 4;
-        for (int i = 0; i < n; i++)
-            bias_tile(c, p + i, bias + 256 * i);
-        bf16_1x4(c, p, n, n_full, last);
-    }
-    _tile_release();
-    AMX_BARRIER(c->y);
-}
 
 #endif

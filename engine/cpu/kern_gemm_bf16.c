@@ -1,0 +1,143 @@
+/* GEMM kernels of the AMX table for bf16 weights. Empty in the other ISAs' objects. */
+#include "engine/cpu/gemm_vec.h"
+
+#ifdef CPU_ISA_amx
+#include "engine/cpu/amx.h"
+
+/* ---- bf16 weights: they are tiles already ---- */
+
+/* One chain of products over all chunks, from the bias on, whatever the number of rows and panels at a time: the same
+ * bits. Tiles 0 to 3: sums, 4 and 5: activations, 6 and 7: weights. */
+
+/* The bias of a panel as 16 equal rows at t; zeros without one. */
+static void bias_tile(const struct gemm_call *c, int panel, float *t)
+{
+    const int64_t col = (int64_t)panel * LANES, left = c->n_out - col;
+    vf b = v_set(0);
+    if (c->bias && left >= LANES)
+        b = v_load(c->bias + col);
+    else
+        for (int64_t i = 0; c->bias && i < left; i++)
+            b[i] = c->bias[col + i];
+    for (int r = 0; r < 16; r++)
+        v_store(t + r * 16, b);
+}
+
+/* A tile to its place in y, or by way of res where the panel has fewer outputs than lanes. */
+#define STORE(tile, panel_, row_)                                                                  \
+    do {                                                                                           \
+        const int64_t col_ = (int64_t)(panel_)*LANES;                                              \
+        if (c->n_out - col_ >= LANES) {                                                            \
+            _tile_stored(tile, c->y + (row_)*c->ldy + col_, (size_t)c->ldy * 4);                   \
+        } else {                                                                                   \
+            _tile_stored(tile, res, 64);                                                           \
+            part_store(c, col_, row_, rows, res);                                                  \
+        }                                                                                          \
+    } while (0)
+
+static void part_store(const struct gemm_call *c, int64_t col, int64_t row, int rows,
+                       const float *res)
+{
+    AMX_BARRIER(res);
+    for (int r = 0; r < rows; r++)
+        for (int64_t i = 0; i < c->n_out - col; i++)
+            c->y[(row + r) * c->ldy + col + i] = res[r * 16 + i];
+}
+
+/* Two blocks of rows, two panels: a load feeds two products. */
+static void bf16_2x2(const struct gemm_call *c, int p, int64_t row, const float *bias)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, x_step = GEMM_ROWS * c->n_in;
+    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+    const uint16_t *x = c->xb + row * c->n_in;
+    float *res = c->wbuf;
+    const int rows = GEMM_ROWS;
+    _tile_loadd(0, bias, 64);
+    _tile_loadd(1, bias + 256, 64);
+    _tile_loadd(2, bias, 64);
+    _tile_loadd(3, bias + 256, 64);
+    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += GEMM_ROWS * GEMM_CHUNK) {
+        _tile_loadd(4, x, 64);
+        _tile_loadd(6, w, 64);
+        _tile_loadd(7, w + c->panel_bytes, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, x + x_step, 64);
+        _tile_dpbf16ps(1, 4, 7);
+        _tile_dpbf16ps(2, 5, 6);
+        _tile_dpbf16ps(3, 5, 7);
+    }
+    STORE(0, p, row);
+    STORE(1, p + 1, row);
+    STORE(2, p, row + GEMM_ROWS);
+    STORE(3, p + 1, row + GEMM_ROWS);
+}
+
+/* One block of up to 16 rows, n panels of up to four. */
+static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int rows)
+{
+    const int64_t n_chunk = c->n_in / GEMM_CHUNK, step = (int64_t)rows * GEMM_CHUNK;
+    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+    const uint16_t *x = c->xb + row * c->n_in;
+    float *res = c->wbuf, *bias = res + 256;
+    AMX_BARRIER(bias);
+    _tile_loadd(0, bias, 64);
+    _tile_loadd(1, bias + 256, 64);
+    _tile_loadd(2, bias + 512, 64);
+    _tile_loadd(3, bias + 768, 64);
+    for (int64_t i = 0; i < n_chunk; i++, w += AMX_TILE, x += step) {
+        _tile_loadd(4, x, 64);
+        _tile_loadd(6, w, 64);
+        _tile_dpbf16ps(0, 4, 6);
+        if (n > 1) {
+            _tile_loadd(7, w + c->panel_bytes, 64);
+            _tile_dpbf16ps(1, 4, 7);
+        }
+        if (n > 2) {
+            _tile_loadd(6, w + 2 * c->panel_bytes, 64);
+            _tile_dpbf16ps(2, 4, 6);
+        }
+        if (n > 3) {
+            _tile_loadd(7, w + 3 * c->panel_bytes, 64);
+            _tile_dpbf16ps(3, 4, 7);
+        }
+    }
+    STORE(0, p, row);
+    if (n > 1)
+        STORE(1, p + 1, row);
+    if (n > 2)
+        STORE(2, p + 2, row);
+    if (n > 3)
+        STORE(3, p + 3, row);
+}
+
+void gemm__amx_bf16(const struct gemm_call *c)
+{
+    const int64_t n_full = c->m / GEMM_ROWS * GEMM_ROWS;
+    const int last = (int)(c->m - n_full);
+    float *bias = (float *)c->wbuf + 256; /* [4] tiles */
+    if (n_full)
+        amx_open(GEMM_ROWS);
+    for (int p = 0; n_full && p < c->n_panel; p += 2) {
+        int64_t row = 0;
+        const int n = c->n_panel - p < 2 ? 1 : 2;
+        for (int i = 0; i < n; i++)
+            bias_tile(c, p + i, bias + 256 * i);
+        AMX_BARRIER(bias);
+        for (; n == 2 && row + 2 * GEMM_ROWS <= n_full; row += 2 * GEMM_ROWS)
+            bf16_2x2(c, p, row, bias);
+        for (; row < n_full; row += GEMM_ROWS)
+            bf16_1x4(c, p, n, row, GEMM_ROWS);
+    }
+    if (last)
+        amx_open(last);
+    for (int p = 0; last && p < c->n_panel; p += 4) {
+        const int n = c->n_panel - p < 4 ? c->n_panel - p : 4;
+        for (int i = 0; i < n; i++)
+            bias_tile(c, p + i, bias + 256 * i);
+        bf16_1x4(c, p, n, n_full, last);
+    }
+    _tile_release();
+    AMX_BARRIER(c->y);
+}
+
+#endif
