@@ -406,7 +406,7 @@ int64_t gemm__least(const struct cpu_packed *w, int64_t m)
     const int64_t n = (16 << 10) / (gemm__panel_cost(w) * (m < 8 ? m : 8));
     if (m <= FEW_ROWS)
         return 2 * (n / 2 + 1);
-    return m < 64 && n < 4 ? 4 : n < 2 ? 2 : n + (n & 1); /* kernels like pairs */
+    return n < 4 ? 4 : (n + 3) / 4 * 4; /* kernels like quads */
 }
 
 int gemm__lanes(const struct cpu_packed *w)

@@ -9,7 +9,7 @@
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
-#include "engine/cpu/amx.h"
+#include "engine/cpu/gemm_tile.h"
 
 /* How far ahead of use packed weights are asked for. */
 #define AHEAD 8 /* groups */
@@ -24,23 +24,69 @@ static __m512 pair_sum(__m512i v)
                          _mm512_castsi512_ps(_mm512_and_si512(v, _mm512_set1_epi32(-65536))));
 }
 
+/* Sums of lanes 0 to 7 and 8 to 15 of one vector, added in the order of rows_sum. */
+static void row_sum(__m512 v, float *lo, float *hi)
+{
+    *lo = _mm512_mask_reduce_add_ps(0x00ff, v);
+    *hi = _mm512_mask_reduce_add_ps(0xff00, v);
+}
+
+/* The same of 16 vectors: lanes four apart are added, then two, then one. */
+static void rows_sum(const __m512 *v, __m512 *lo, __m512 *hi)
+{
+    __m512 four[8], end[2];
+    UNROLL(8)
+    for (int i = 0; i < 8; i++) { /* [low of row i][high][low of row i + 4][high] */
+        const __m512 a = v[i / 4 * 8 + i % 4], b = v[i / 4 * 8 + i % 4 + 4];
+        four[i] = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+    }
+    UNROLL(2)
+    for (int i = 0; i < 2; i++) {
+        const __m512 *f = four + 4 * i;
+        const __m512 a =
+            _mm512_add_ps(_mm512_shuffle_ps(f[0], f[1], 0x44), _mm512_shuffle_ps(f[0], f[1], 0xee));
+        const __m512 b =
+            _mm512_add_ps(_mm512_shuffle_ps(f[2], f[3], 0x44), _mm512_shuffle_ps(f[2], f[3], 0xee));
+        end[i] = _mm512_add_ps(_mm512_shuffle_ps(a, b, 0x88), _mm512_shuffle_ps(a, b, 0xdd));
+    }
+    *lo = _mm512_shuffle_f32x4(end[0], end[1], 0x88);
+    *hi = _mm512_shuffle_f32x4(end[0], end[1], 0xdd);
+}
+
+/* Sums of chunk c of a whole block. */
+static void sums_put(const struct gemm_prep *p, int64_t c, const __m512 *sum)
+{
+    __m512 lo, hi;
+    rows_sum(sum, &lo, &hi);
+    if (p->xs32)
+        _mm512_storeu_ps(p->xs32 + c * GEMM_ROWS, _mm512_add_ps(lo, hi));
+    if (p->xs16) {
+        _mm512_storeu_ps(p->xs16 + 2 * c * GEMM_ROWS, lo);
+        _mm512_storeu_ps(p->xs16 + (2 * c + 1) * GEMM_ROWS, hi);
+    }
+}
+
 void gemm__amx_prep(const struct gemm_prep *p)
 {
     uint16_t order[32]; /* each run of four k: 0 2 1 3 */
     for (int i = 0; i < 32; i++)
         order[i] = (uint16_t)((i & ~3) | (i & 1) << 1 | (i >> 1 & 1));
     const __m512i perm = _mm512_loadu_si512(order);
-    for (int r = 0; r < p->n_row; r++)
-        for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++) {
+    const bool sums = p->xs32 || p->xs16, block = p->n_row == GEMM_ROWS;
+    for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++) {
+        __m512 sum[GEMM_ROWS];
+        for (int r = 0; r < p->n_row; r++) {
             const float *x = p->x + r * p->ldx + c * GEMM_CHUNK;
             __m512i v = (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
             v = _mm512_permutexvar_epi16(perm, v);
             _mm512_storeu_si512(p->xb + (c * p->n_row + r) * GEMM_CHUNK, v);
-            if (!p->xs32 && !p->xs16)
+            if (!sums)
                 continue;
-            __m512 sum = pair_sum(v);
-            float lo = _mm512_mask_reduce_add_ps(0x00ff, sum);
-            float hi = _mm512_mask_reduce_add_ps(0xff00, sum);
+            sum[r] = pair_sum(v);
+            if (block)
+                continue;
+            float lo, hi;
+            row_sum(sum[r], &lo, &hi);
             if (p->xs32)
                 p->xs32[c * GEMM_ROWS + r] = lo + hi;
             if (p->xs16) {
@@ -48,108 +94,12 @@ void gemm__amx_prep(const struct gemm_prep *p)
                 p->xs16[(2 * c + 1) * GEMM_ROWS + r] = hi;
             }
         }
-}
-
-/* ---- weights to bf16 tiles: tile row 8h + 2i + o holds the pair k = 16h + 4i + o and + 2 ---- */
-
-/* bf16 of i - bias for the 5-bit i (plus `from`). With 4 bits, bit 4 of an index is noise. */
-INLINE __m512i level_table(int from, int bits, int bias)
-{
-    uint16_t t[32];
-    UNROLL(32)
-    for (int i = 0; i < 32; i++)
-        t[i] = f32_to_bf16((float)(from + (bits == 4 ? i & 15 : i) - bias));
-    return _mm512_loadu_si512(t);
-}
-
-/* The low byte of both words of every lane, minus bias: exact through f32. */
-INLINE __m512i byte_pair(__m512i v, int bias)
-{
-    const __m512i mant = _mm512_set1_epi32(0x4b000000), mask = _mm512_set1_epi32(255);
-    const __m512 off = _mm512_set1_ps((float)(0x800000 + bias));
-    __m512i lo = _mm512_ternarylogic_epi32(v, mask, mant, 0xea); /* (v & mask) | mant */
-    __m512i hi = _mm512_ternarylogic_epi32(_mm512_srli_epi32(v, 16), mask, mant, 0xea);
-    lo = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(lo), off));
-    hi = _mm512_castps_si512(_mm512_sub_ps(_mm512_castsi512_ps(hi), off));
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(lo, 16), hi);
-}
-
-typedef uint16_t words __attribute__((vector_size(64)));
-
-/* 16-bit lanes shifted right by n, or left by -n. */
-INLINE __m512i shift_words(__m512i v, int n)
-{
-    return n >= 0 ? (__m512i)((words)v >> n) : (__m512i)((words)v << -n);
-}
-
-/* The low byte of both words of every lane as e4m3: exact. */
-INLINE __m512i e4m3_pair(__m512i v)
-{
-    __m512i lo = (__m512i)v_e4m3((vu)v), hi = (__m512i)v_e4m3((vu)_mm512_srli_epi32(v, 16));
-    return _mm512_mask_blend_epi16(0xaaaaaaaa, _mm512_srli_epi32(lo, 16), hi);
-}
-
-/* bf16 of a table of 16, twice. NF4's levels are rounded here. */
-INLINE __m512i level16_table(const enum quant_level kind)
-{
-    uint16_t t[32];
-    for (int i = 0; i < 32; i++)
-        t[i] = f32_to_bf16(kind == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
-                                             : quant_levels_nf4[i & 15]);
-    return _mm512_loadu_si512(t);
-}
-
-INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
-{
-    if (s.level == LEVEL_E4M3) {
-        UNROLL(8)
-        for (int i = 0; i < 8; i++) {
-            __m512i v = _mm512_loadu_si512(chunk + i * 64);
-            _mm512_store_si512(tile + (2 * i) * 64, e4m3_pair(v));
-            _mm512_store_si512(tile + (2 * i + 1) * 64, e4m3_pair(_mm512_srli_epi32(v, 8)));
-        }
-        return;
-    }
-    if (s.bits == 8) {
-        UNROLL(8)
-        for (int i = 0; i < 8; i++) {
-            __m512i v = _mm512_loadu_si512(chunk + i * 64);
-            _mm512_store_si512(tile + (2 * i) * 64, byte_pair(v, s.bias));
-            _mm512_store_si512(tile + (2 * i + 1) * 64, byte_pair(_mm512_srli_epi32(v, 8), s.bias));
-        }
-        return;
-    }
-    const __m512i level =
-        s.level != LEVEL_INT ? level16_table(s.level) : level_table(0, s.bits, s.bias);
-    const __m512i level2 = level_table(32, s.bits, s.bias);
-    const __m512i low4 = _mm512_set1_epi16(15), low5 = _mm512_set1_epi16(31);
-    __m512i high[2] = {_mm512_setzero_si512(), _mm512_setzero_si512()};
-    for (int plane = 0; plane < s.bits - 4; plane++)
-        high[plane] = _mm512_loadu_si512(chunk + (4 + plane) * 64);
-    UNROLL(4)
-    for (int i = 0; i < 4; i++) {
-        __m512i v = _mm512_loadu_si512(chunk + i * 64);
-        UNROLL(4)
-        for (int t = 0; t < 4; t++) {
-            const int h = t & 1, o = t >> 1, at = 8 * o + 4 * h + i; /* gemm_high_bit */
-            __m512i q = shift_words(v, 8 * o + 4 * h);
-            if (s.bits > 4) { /* bit 4 of the plane, the rest of q */
-                __m512i b = shift_words(high[0], at - 4);
-                q = _mm512_ternarylogic_epi32(low4, q, b, 0xca); /* mask ? q : b */
-            }
-            if (s.bits > 5) {
-                __m512i b = shift_words(high[1], at - 5);
-                q = _mm512_ternarylogic_epi32(low5, q, b, 0xca);
-            }
-            /* The permutations look at the low five (six) bits of an index. */
-            if (s.bits < 6)
-                q = _mm512_permutexvar_epi16(q, level);
-            else
-                q = _mm512_permutex2var_epi16(level, q, level2);
-            _mm512_store_si512(tile + (8 * h + 2 * i + o) * 64, q);
-        }
+        if (sums && block)
+            sums_put(p, c, sum);
     }
 }
+
+/* ---- weights as tiles ---- */
 
 /* Scale and offset of a group. */
 struct scales {
