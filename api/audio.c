@@ -1,11 +1,10 @@
 /* POST /v1/audio/transcriptions and /v1/audio/translations: a form with a sound file to a request. Answers are in
  * audio_answer.c. */
-#include <errno.h>
-#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 
 #include "api/audio_impl.h"
+#include "api/form.h"
 #include "api/sound.h"
 #include "engine/base/mem.h"
 
@@ -48,67 +47,28 @@ static char field_kind(const char *name)
     return 's';
 }
 
-/* A field's text as the JSON value that it stands for; what is no number stays a text, which the getter then refuses. */
-static json_t *field_value(const char *name, struct view text)
-{
-    char kind = field_kind(name), s[48], *end = s;
-    if (kind != 's' && text.len == 0)
-        return json_null();
-    if (kind == 's' || text.len >= sizeof s)
-        return json_stringn_nocheck(text.p, text.len);
-    memcpy(s, text.p, text.len);
-    s[text.len] = 0;
-    errno = 0;
-    if (kind == 'b' && (strcasecmp(s, "true") == 0 || strcmp(s, "1") == 0))
-        return json_true();
-    if (kind == 'b' && (strcasecmp(s, "false") == 0 || strcmp(s, "0") == 0))
-        return json_false();
-    if (kind == 'i') {
-        long long v = strtoll(s, &end, 10);
-        if (!errno && !*end)
-            return json_integer(v);
-    }
-    if (kind == 'n' && strspn(s, "0123456789+-.eE") == text.len) {
-        double v = strtod(s, &end);
-        if (!errno && !*end && isfinite(v))
-            return json_real(v);
-    }
-    return json_stringn_nocheck(text.p, text.len);
-}
-
 /* "name[]" (or "name[0]") is an element of the list `name`. */
 static int add_part(struct api_call *c, json_t *o, const struct multipart *m)
 {
-    char name[64];
-    if (m->name.len == 0 || m->name.len >= sizeof name || !utf8_valid(m->name.p, m->name.len) ||
-        memchr(m->name.p, 0, m->name.len))
-        return api__bad(c, NULL, "invalid_value",
-                        "A field of the form has a name that is empty, longer than %zu bytes, or "
-                        "no UTF-8.",
-                        sizeof name - 1);
-    memcpy(name, m->name.p, m->name.len);
-    name[m->name.len] = 0;
+    char name[FORM_NAME_MAX];
+    if (form_name(c, m, name))
+        return ERR_INVAL;
     char *bracket = strchr(name, '[');
     if (bracket)
         *bracket = 0;
     if (strcmp(name, "file") == 0 || m->filename.p)
         return json_object_set_new(o, name, json_null()) ? api__nomem(c) : 0;
-    if (!utf8_valid(m->data.p, m->data.len) || memchr(m->data.p, 0, m->data.len))
-        return api__bad(c, name, "invalid_value", "Invalid '%s': it is not UTF-8 text.", name);
-    json_t *v = field_value(name, m->data), *list = json_object_get(o, name);
-    if (!bracket && strcmp(name, "timestamp_granularities") != 0 && strcmp(name, "include") != 0) {
-        if (list) {
-            json_decref(v);
-            return api__bad(c, name, NULL, "The field '%s' is there twice.", name);
-        }
-        return json_object_set_new(o, name, v) ? api__nomem(c) : 0;
-    }
+    json_t *v = form_value(c, name, field_kind(name), m);
+    if (!v ||
+        (!bracket && strcmp(name, "timestamp_granularities") != 0 && strcmp(name, "include") != 0))
+        return form_set(c, o, name, v);
+    json_t *list = json_object_get(o, name);
     if (!list) {
         list = json_array();
         if (json_object_set_new(o, name, list))
             list = NULL;
     }
-    if (!json_is_array(list) || json_array_append_new(list, v))
+    if (json_array_append_new(list, v))
         return api__nomem(c);
     return 0;
 }
@@ -402,36 +362,27 @@ static int run(struct api_call *c, json_t *o, const struct multipart *part, int 
     return read_file(c, g, file) ? ERR_INVAL : submit(c, g);
 }
 
-static int form(struct api_call *c, bool translate)
+static int transcribe(struct api_call *c, bool translate)
 {
-    struct multipart *part = mem_calloc(PARTS_MAX, sizeof *part);
-    json_t *o = json_object();
-    struct err e = {0};
-    int n = 0, rc = 0;
+    struct form f;
     if (!multipart_is(c->content_type))
-        rc = api__bad(c, NULL, "invalid_content_type",
-                      "Expected a form (multipart/form-data) with a field 'file'.");
-    else if (!part || !o)
-        rc = api__nomem(c);
-    else if (multipart_parse(c->content_type, (struct view){c->body, c->body_len}, part, PARTS_MAX,
-                             &n, &e))
-        rc = api__bad(c, NULL, "invalid_multipart",
-                      "We could not read the form of your request: %s.", e.text);
-    for (int i = 0; !rc && i < n; i++)
-        rc = add_part(c, o, &part[i]);
+        return api__bad(c, NULL, "invalid_content_type",
+                        "Expected a form (multipart/form-data) with a field 'file'.");
+    int rc = form_read(c, PARTS_MAX, &f);
+    for (int i = 0; !rc && i < f.n; i++)
+        rc = add_part(c, f.o, &f.part[i]);
     if (!rc)
-        rc = run(c, o, part, n, translate);
-    json_decref(o);
-    free(part);
+        rc = run(c, f.o, f.part, f.n, translate);
+    form_free(&f);
     return rc;
 }
 
 int api_audio_transcriptions(struct api_call *c)
 {
-    return form(c, false);
+    return transcribe(c, false);
 }
 
 int api_audio_translations(struct api_call *c)
 {
-    return form(c, true);
+    return transcribe(c, true);
 }

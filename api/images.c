@@ -1,10 +1,8 @@
 /* POST /v1/images/generations and /v1/images/edits: body to request. GET /v1/images/files/ID: a picture that an answer
  * named. See images_impl.h for the other files. */
-#include <ctype.h>
-#include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 
+#include "api/form.h"
 #include "api/image_store.h"
 #include "api/images_impl.h"
 #include "engine/base/mem.h"
@@ -111,40 +109,6 @@ int api_images_generations(struct api_call *c)
 
 /* ---- forms ---- */
 
-/* The text of a number as JSON would write it, or NULL: the getter then says what was expected. */
-static json_t *number_of(const char *s, bool whole)
-{
-    char *end;
-    errno = 0;
-    if (whole) {
-        long long v = strtoll(s, &end, 10);
-        return errno || *end || isspace((unsigned char)*s) ? NULL : json_integer(v);
-    }
-    double d = strtod(s, &end);
-    bool plain = strspn(s, "0123456789+-.eE") == strlen(s);
-    return errno || *end || !plain || !isfinite(d) ? NULL : json_real(d);
-}
-
-/* A field's text as the JSON value that it stands for. NULL: no memory. */
-static json_t *field_value(const char *name, struct view text)
-{
-    char kind = img_field_kind(name), s[48];
-    json_t *v = NULL;
-    if (kind != 's' && text.len == 0)
-        return json_null();
-    if (kind != 's' && text.len < sizeof s) {
-        memcpy(s, text.p, text.len);
-        s[text.len] = 0;
-        if (kind == 'i' || kind == 'n')
-            v = number_of(s, kind == 'i');
-        else if (strcasecmp(s, "true") == 0 || strcmp(s, "1") == 0)
-            v = json_true();
-        else if (strcasecmp(s, "false") == 0 || strcmp(s, "0") == 0)
-            v = json_false();
-    }
-    return v ? v : json_stringn_nocheck(text.p, text.len);
-}
-
 /* Pictures are read from the parts; here their names only take part in the look for unknown fields. */
 static bool is_picture(const struct multipart *m)
 {
@@ -154,45 +118,25 @@ static bool is_picture(const struct multipart *m)
 
 static int add_part(struct api_call *c, json_t *o, const struct multipart *m)
 {
-    char name[64];
-    if (m->name.len == 0 || m->name.len >= sizeof name || !utf8_valid(m->name.p, m->name.len) ||
-        memchr(m->name.p, 0, m->name.len))
-        return api__bad(
-            c, NULL, "invalid_value",
-            "A field of the form has a name that is empty, longer than %zu bytes, or no "
-            "UTF-8.",
-            sizeof name - 1);
-    memcpy(name, m->name.p, m->name.len);
-    name[m->name.len] = 0;
+    char name[FORM_NAME_MAX];
+    if (form_name(c, m, name))
+        return ERR_INVAL;
     if (view_starts(m->name, "image["))
         name[5] = 0;
     if (is_picture(m))
         return json_object_set_new(o, name, json_null()) ? api__nomem(c) : 0;
-    if (json_object_get(o, name))
-        return api__bad(c, name, NULL, "The field '%s' is there twice.", name);
-    if (!utf8_valid(m->data.p, m->data.len) || memchr(m->data.p, 0, m->data.len))
-        return api__bad(c, name, "invalid_value", "Invalid '%s': it is not UTF-8 text.", name);
-    return json_object_set_new(o, name, field_value(name, m->data)) ? api__nomem(c) : 0;
+    return form_set(c, o, name, form_value(c, name, img_field_kind(name), m));
 }
 
 static int edit_form(struct api_call *c)
 {
-    struct multipart *part = mem_calloc(IMG_PARTS_MAX, sizeof *part);
-    json_t *o = json_object();
-    struct err e = {0};
-    int n = 0, rc = 0;
-    if (!part || !o)
-        rc = api__nomem(c);
-    else if (multipart_parse(c->content_type, (struct view){c->body, c->body_len}, part,
-                             IMG_PARTS_MAX, &n, &e))
-        rc = api__bad(c, NULL, "invalid_multipart",
-                      "We could not read the form of your request: %s.", e.text);
-    for (int i = 0; !rc && i < n; i++)
-        rc = add_part(c, o, &part[i]);
+    struct form f;
+    int rc = form_read(c, IMG_PARTS_MAX, &f);
+    for (int i = 0; !rc && i < f.n; i++)
+        rc = add_part(c, f.o, &f.part[i]);
     if (!rc)
-        rc = img_run(c, o, true, part, n);
-    json_decref(o);
-    free(part);
+        rc = img_run(c, f.o, true, f.part, f.n);
+    form_free(&f);
     return rc;
 }
 

@@ -48,7 +48,7 @@ struct img_call {
 
 /* Fields that every image endpoint knows. */
 extern const char *const img_fields[];
-/* Field kinds, for forms whose values are all text: 'i' integer, 'n' number, 'b' boolean, 's' string; 0 unknown. */
+/* Field kinds, as form_value takes them. */
 char img_field_kind(const char *name);
 
 /* images_params.c: all fields but the pictures. Ends the call and returns ERR_INVAL on a bad one. */
