@@ -343,3 +343,14 @@ struct api_model *api__model_find(struct api *a, const char *name, size_t n, int
     }
     return NULL;
 }
+
+void api__request_start(const struct api_call *c, struct request *r, const char *name,
+                        double queue_s)
+{
+    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : name);
+    r->arrival_us = c->arrival_us;
+    if (c->api->o.request_timeout_s > 0)
+        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
+    if (queue_s > 0)
+        r->queue_deadline_us = c->arrival_us + (int64_t)(queue_s * 1e6);
+}

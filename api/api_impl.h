@@ -25,14 +25,14 @@ struct api_model {
     bool calls_null;        /* it shows calls of earlier turns only where content is null */
     bool args_text;         /* it wants arguments of earlier calls as a text, not as an object */
     bool flag_enable, flag_thinking, flag_effort; /* it knows these variables */
-    bool flag_functions; /* and takes tools as a text, with the date */
-    bool tools_empty;    /* no tools are an empty list to it, as null fails */
-    struct chat_format format;                    /* how answers are written */
-    bool is_encoder;                              /* makes vectors or scores */
-    bool is_audio;                                /* transcribes speech */
-    struct eng_encoder_info encoder;              /* of an encoder; known once it is ready */
-    struct eng_image_info image;                  /* of an image model; known once it is ready */
-    struct eng_audio_info audio;                  /* of a speech model; known once it is ready */
+    bool flag_functions;                          /* and takes tools as a text, with the date */
+    bool tools_empty;                /* no tools are an empty list to it, as null fails */
+    struct chat_format format;       /* how answers are written */
+    bool is_encoder;                 /* makes vectors or scores */
+    bool is_audio;                   /* transcribes speech */
+    struct eng_encoder_info encoder; /* of an encoder; known once it is ready */
+    struct eng_image_info image;     /* of an image model; known once it is ready */
+    struct eng_audio_info audio;     /* of a speech model; known once it is ready */
     struct view
         *control; /* [n_control] texts of control tokens in byte order, owned by the tokenizer */
     int n_control;
@@ -100,6 +100,16 @@ void api__check_out(struct api_call *c);
 int api__nomem(struct api_call *c); /* 503: a size that the client chose could not be had */
 void api__header(struct api_call *c, const char *name, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
+
+/* End the call with an error of the engine or the scheduler; what passes by itself may be tried again in a second. */
+void api__fail_event(struct api_call *c, const struct event *ev);
+
+/* ---- requests ---- */
+
+/* The name (`name` where the client gave none) and the times of a request of this call; queue_s: how long it may wait,
+ * 0 without end. */
+void api__request_start(const struct api_call *c, struct request *r, const char *name,
+                        double queue_s);
 
 /* ---- JSON in (json.c): typed getters. `param` is the full path for messages ("messages[0].role").
  * Each returns 0 (absent or null leave *out as it was) or has ended the call and returns ERR_INVAL. ---- */

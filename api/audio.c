@@ -309,16 +309,11 @@ static int submit(struct api_call *c, struct stt_call *g)
     r->audio->p.prompt = r->audio->prompt = g->prompt;
     g->mel = NULL;
     g->prompt = NULL;
-    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : "audio");
+    api__request_start(c, r, "audio", c->api->o.audio_queue_timeout_s);
     r->n = 1;
     r->prompt_logprobs = -1;
     r->samp.n_top = -1;
     r->priority = (int)g->priority;
-    r->arrival_us = c->arrival_us;
-    if (c->api->o.request_timeout_s > 0)
-        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
-    if (c->api->o.audio_queue_timeout_s > 0)
-        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.audio_queue_timeout_s * 1e6);
     c->stream = g->stream;
     c->out_type = g->stream                                       ? "text/event-stream"
                   : g->format == STT_VTT                          ? "text/vtt; charset=utf-8"

@@ -53,22 +53,6 @@ static void chat_open(struct api_call *c, struct gen *g, int i)
     gen_frame_end(c, g);
 }
 
-static void one_logprob(struct buf *b, const struct gen *g, int32_t id, float lp)
-{
-    struct view raw = tok_bytes(g->m->text->tok, id, true);
-    buf_str(b, "{\"token\":");
-    buf_json(b, raw.p, raw.len);
-    buf_str(b, ",\"logprob\":");
-    gen_logprob(b, lp);
-    buf_str(b, ",\"bytes\":[");
-    for (size_t i = 0; i < raw.len; i++) {
-        if (i)
-            buf_char(b, ',');
-        gen_int(b, (unsigned char)raw.p[i]);
-    }
-    buf_char(b, ']');
-}
-
 /* {"content":[...],"refusal":null} of marks [from, to), or null. */
 static void chat_logprobs(struct buf *b, const struct gen *g, const struct gen_choice *ch,
                           size_t from, size_t to)
@@ -77,26 +61,9 @@ static void chat_logprobs(struct buf *b, const struct gen *g, const struct gen_c
         buf_str(b, "null");
         return;
     }
-    buf_str(b, "{\"content\":[");
-    bool first = true;
-    for (size_t k = from; k < to; k++) {
-        const struct sample_out *t = &ch->mark[k].tok;
-        if (ch->mark[k].hidden)
-            continue;
-        if (!first)
-            buf_char(b, ',');
-        first = false;
-        one_logprob(b, g, t->token, t->logprob);
-        buf_str(b, ",\"top_logprobs\":[");
-        for (int j = 0; j < t->n_top && j < g->n_top; j++) {
-            if (j)
-                buf_char(b, ',');
-            one_logprob(b, g, t->top_id[j], t->top_logprob[j]);
-            buf_char(b, '}');
-        }
-        buf_str(b, "]}");
-    }
-    buf_str(b, "],\"refusal\":null}");
+    GEN_PUT(b, "{\"content\":");
+    gen_logprobs(b, g, ch, from, to, true);
+    GEN_PUT(b, ",\"refusal\":null}");
 }
 
 static void chat_delta(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to)

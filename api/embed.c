@@ -329,17 +329,12 @@ static int submit(struct api_call *c, struct emb *e)
     c->req[c->n_req++] = r;
     memcpy(x->start, e->start, ((size_t)e->n_row + 1) * sizeof *x->start);
     memcpy(x->second, e->second, (size_t)e->n_row * sizeof *x->second);
-    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : "");
+    api__request_start(c, r, "", c->api->o.queue_timeout_s);
     r->n = 1;
     r->prompt = e->ids.id;
     r->n_prompt = e->n_prompt = (int32_t)e->ids.n;
     e->ids = (struct tok_ids){0};
     r->priority = (int)e->priority;
-    r->arrival_us = c->arrival_us;
-    if (c->api->o.request_timeout_s > 0)
-        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
-    if (c->api->o.queue_timeout_s > 0)
-        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.queue_timeout_s * 1e6);
     return 0;
 }
 

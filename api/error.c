@@ -183,6 +183,12 @@ int api__bad(struct api_call *c, const char *param, const char *code, const char
     return api__refuse(c, 400, param, code, text);
 }
 
+void api__fail_event(struct api_call *c, const struct event *ev)
+{
+    api_fail(c, ev->err.code, NULL, ev->err.text,
+             ev->err.code == ERR_TIMEOUT || ev->err.code == ERR_DRAINING ? 1 : 0);
+}
+
 int api__nomem(struct api_call *c)
 {
     return api__refuse(c, 503, NULL, "out_of_memory", "Not enough memory for this request.");

@@ -97,7 +97,9 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     struct tok_ids *ids = &g->prompt[i].ids;
     if (!r)
         return NULL;
-    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : g->id);
+    api__request_start(c, r, g->id, c->api->o.queue_timeout_s);
+    if (g->timeout_us && (!r->deadline_us || c->arrival_us + g->timeout_us < r->deadline_us))
+        r->deadline_us = c->arrival_us + g->timeout_us;
     r->n = g->n;
     r->max_tokens = max_tokens;
     r->min_tokens = (int32_t)(g->min_tokens < max_tokens ? g->min_tokens : max_tokens);
@@ -120,14 +122,6 @@ static struct request *make_request(struct api_call *c, struct gen *g, int i, in
     }
     r->priority = (int)g->priority;
     r->cache_salt = g->cache_salt;
-    r->arrival_us = c->arrival_us;
-    int64_t most = (int64_t)(c->api->o.request_timeout_s * 1e6);
-    if (g->timeout_us && (most <= 0 || g->timeout_us < most))
-        most = g->timeout_us;
-    if (most > 0)
-        r->deadline_us = c->arrival_us + most;
-    if (c->api->o.queue_timeout_s > 0)
-        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.queue_timeout_s * 1e6);
     if (g->echo || g->prompt_logprobs >= 0) { /* the ids are needed again for the answer */
         r->prompt = dup_bytes(ids->id, ids->n * sizeof *ids->id);
         if (!r->prompt) {
@@ -540,8 +534,7 @@ void gen_event(struct api_call *c, int req, const struct event *ev)
         for (int i = 0; i < g->n_prompt; i++)
             if (i != req)
                 add_cmd(c, (struct api_cmd){.kind = API_CANCEL, .req = i});
-        api_fail(c, ev->err.code, NULL, ev->err.text,
-                 ev->err.code == ERR_TIMEOUT || ev->err.code == ERR_DRAINING ? 1 : 0);
+        api__fail_event(c, ev);
         break;
     }
 }

@@ -175,6 +175,10 @@ void gen_frame_begin(struct api_call *c, struct gen *g);
 void gen_frame_end(struct api_call *c, struct gen *g);
 /* A float as JSON: never NaN or infinity (log-probabilities: -9999.0 stands for -inf). */
 void gen_logprob(struct buf *b, float v);
+/* gen_logprobs.c: the array of log-probabilities of marks [from, to), empty where none were asked for. `bytes`: with the
+ * bytes of each token. */
+void gen_logprobs(struct buf *b, const struct gen *g, const struct gen_choice *ch, size_t from,
+                  size_t to, bool bytes);
 /* Token text of a mark as the answer shows it (its own bytes; broken UTF-8 becomes U+FFFD in buf_json). */
 struct view gen_mark_text(const struct gen_choice *ch, const struct gen_mark *m);
 /* What a whole answer shows of a choice: bytes of its text, and marks. */

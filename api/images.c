@@ -50,16 +50,11 @@ static struct request *make_request(const struct api_call *c, struct img_call *g
     }
     im->previews = g->partial;
     im->progress = g->progress;
-    snprintf(r->name, sizeof r->name, "%.71s", c->request_id ? c->request_id : "image");
+    api__request_start(c, r, "image", c->api->o.image_queue_timeout_s);
     r->n = g->n;
     r->prompt_logprobs = -1;
     r->samp.n_top = -1;
     r->priority = (int)g->priority;
-    r->arrival_us = c->arrival_us;
-    if (c->api->o.request_timeout_s > 0)
-        r->deadline_us = c->arrival_us + (int64_t)(c->api->o.request_timeout_s * 1e6);
-    if (c->api->o.image_queue_timeout_s > 0)
-        r->queue_deadline_us = c->arrival_us + (int64_t)(c->api->o.image_queue_timeout_s * 1e6);
     return r;
 }
 

@@ -407,8 +407,7 @@ void img_event(struct api_call *c, int req, const struct event *ev)
         on_done(c, g, ev);
         break;
     case EV_ERROR:
-        api_fail(c, ev->err.code, NULL, ev->err.text,
-                 ev->err.code == ERR_TIMEOUT || ev->err.code == ERR_DRAINING ? 1 : 0);
+        api__fail_event(c, ev);
         break;
     case EV_PROMPT:
     case EV_TOKEN:

@@ -20,7 +20,7 @@ static void put_part(struct buf *b, const struct gen *g, const struct talk_block
         GEN_PUT(b, "{\"type\":\"output_text\",\"text\":");
         talk_text(b, done ? &k->text : &empty);
         GEN_PUT(b, ",\"annotations\":[],\"logprobs\":");
-        talk_logprobs(b, g, k->mark_from, done ? k->mark_to : k->mark_from, true);
+        gen_logprobs(b, g, &g->choice[0], k->mark_from, done ? k->mark_to : k->mark_from, true);
     } else {
         buf_fmt(b, "{\"type\":\"%s\",\"text\":", r->summary ? "summary_text" : "reasoning_text");
         talk_text(b, done ? &k->text : &empty);
@@ -228,7 +228,7 @@ static void grow_block(struct api_call *c, struct gen *g, int k, struct view tex
     buf_json(&c->out, text.p, text.len);
     if (b->kind == BLOCK_TEXT) {
         GEN_PUT(&c->out, ",\"logprobs\":");
-        talk_logprobs(&c->out, g, r->t.mark_seen, b->mark_to, false);
+        gen_logprobs(&c->out, g, &g->choice[0], r->t.mark_seen, b->mark_to, false);
     }
     talk_frame_end(c);
 }
@@ -248,7 +248,7 @@ static void close_block(struct api_call *c, struct gen *g, int k)
     talk_text(&c->out, &b->text);
     if (b->kind == BLOCK_TEXT) {
         GEN_PUT(&c->out, ",\"logprobs\":");
-        talk_logprobs(&c->out, g, b->mark_from, b->mark_to, false);
+        gen_logprobs(&c->out, g, &g->choice[0], b->mark_from, b->mark_to, false);
     }
     talk_frame_end(c);
     if (b->kind != BLOCK_CALL)

@@ -62,8 +62,6 @@ void talk_event(struct api_call *c, struct gen *g, int i, const struct stream_ev
 void talk_frame(struct api_call *c, const char *type);
 void talk_frame_end(struct api_call *c);
 void talk_text(struct buf *b, const struct buf *text); /* as a JSON string */
-/* The array of log-probabilities of text marks [from, to). `bytes`: with the bytes of each token. */
-void talk_logprobs(struct buf *b, const struct gen *g, size_t from, size_t to, bool bytes);
 
 /* ---- pieces for parsers ---- */
 /* Refuse a field: "Invalid 'PARAM': why". */
