@@ -213,24 +213,26 @@ int gen_submit(struct api_call *c, struct gen *g)
     return g->head.failed ? api__nomem(c) : 0;
 }
 
+int gen_run_body(struct api_call *c, const struct gen_writer *w, const char *const *known,
+                 json_t *o, int (*parse)(struct api_call *c, struct gen *g, json_t *o))
+{
+    struct api_model *m = api__get_model(c, o);
+    struct gen *g = m ? gen_new(c, m, w) : NULL;
+    if (!g)
+        return ERR_INVAL;
+    int rc = api__check_fields(c, o, gen_fields, known);
+    if (!rc)
+        rc = gen_params(c, g, o);
+    if (!rc)
+        rc = parse(c, g, o);
+    return rc ? rc : gen_submit(c, g);
+}
+
 int gen_run(struct api_call *c, const struct gen_writer *w, const char *const *known,
             int (*parse)(struct api_call *c, struct gen *g, json_t *o))
 {
     json_t *o = api__body(c);
-    if (!o)
-        return ERR_INVAL;
-    int rc = ERR_INVAL;
-    struct api_model *m = api__get_model(c, o);
-    struct gen *g = m ? gen_new(c, m, w) : NULL;
-    if (g) {
-        rc = api__check_fields(c, o, gen_fields, known);
-        if (!rc)
-            rc = gen_params(c, g, o);
-        if (!rc)
-            rc = parse(c, g, o);
-        if (!rc)
-            rc = gen_submit(c, g);
-    }
+    int rc = o ? gen_run_body(c, w, known, o, parse) : ERR_INVAL;
     json_decref(o);
     return rc;
 }

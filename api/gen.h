@@ -144,6 +144,9 @@ int gen_submit(struct api_call *c, struct gen *g);
  * `parse`, which reads the endpoint's own and fills g->prompt, then gen_submit. */
 int gen_run(struct api_call *c, const struct gen_writer *w, const char *const *known,
             int (*parse)(struct api_call *c, struct gen *g, json_t *o));
+/* The same of a body that is read already. */
+int gen_run_body(struct api_call *c, const struct gen_writer *w, const char *const *known,
+                 json_t *o, int (*parse)(struct api_call *c, struct gen *g, json_t *o));
 void gen_event(struct api_call *c, int req, const struct event *ev);
 void gen_free(struct api_call *c);
 

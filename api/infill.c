@@ -172,19 +172,9 @@ int api_infill(struct api_call *c)
     json_t *o = api__body(c);
     if (!o)
         return ERR_INVAL;
-    int rc = api__check_fields(c, o, gen_fields, known);
+    int rc = defaults(c, o);
     if (!rc)
-        rc = defaults(c, o);
-    struct api_model *m = rc ? NULL : api__get_model(c, o);
-    struct gen *g = m ? gen_new(c, m, &writer) : NULL;
-    if (!g)
-        rc = ERR_INVAL;
-    if (!rc)
-        rc = gen_params(c, g, o);
-    if (!rc)
-        rc = parse(c, g, o);
-    if (!rc)
-        rc = gen_submit(c, g);
+        rc = gen_run_body(c, &writer, known, o, parse);
     json_decref(o);
     return rc;
 }

@@ -304,15 +304,10 @@ static int one_tool(struct api_call *c, json_t *out, json_t *tool, size_t i)
 
 static int get_tools(struct api_call *c, struct talk *t, json_t *o)
 {
-    json_t *list = json_object_get(o, "tools"), *out, *tool;
+    json_t *list, *out, *tool;
     size_t i;
-    if (!list || json_is_null(list))
-        return 0;
-    if (!json_is_array(list))
-        return talk_bad(c, "tools", "invalid_type", "expected an array.");
-    out = json_array();
-    if (!out || json_object_set_new(t->chat, "tools", out))
-        return api__nomem(c);
+    if (talk_tools(c, t, o, &list, &out))
+        return ERR_INVAL;
     json_array_foreach(list, i, tool) if (one_tool(c, out, tool, i)) return ERR_INVAL;
     return 0;
 }

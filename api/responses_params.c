@@ -86,16 +86,11 @@ static int refuse_others(struct api_call *c, json_t *o)
 
 static int get_tools(struct api_call *c, struct resp *r, json_t *o)
 {
-    json_t *list = json_object_get(o, "tools"), *out, *v;
+    json_t *list, *out, *v;
     char at[64];
     size_t i;
-    if (!list || json_is_null(list))
-        return 0;
-    if (!json_is_array(list))
-        return talk_bad(c, "tools", "invalid_type", "expected an array.");
-    out = json_array();
-    if (!out || json_object_set_new(r->t.chat, "tools", out))
-        return api__nomem(c);
+    if (talk_tools(c, &r->t, o, &list, &out))
+        return ERR_INVAL;
     json_array_foreach(list, i, v)
     {
         const char *type = json_string_value(json_object_get(v, "type"));

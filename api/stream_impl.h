@@ -115,7 +115,9 @@ void st_name(struct stream *s, const char *p, size_t n);
 bool st_pass(struct stream *s, size_t at, const char *mark);
 /* From own.at on: `open`, behind which state `then` goes on from own.from, or the end with `close` (may be NULL). */
 enum st_step st_section(struct stream *s, const char *open, const char *close, int then);
-/* Arguments that are one JSON value, from own.at and own.scan on; at its end the call is over and state `then` goes on. */
+/* More of arguments that are one JSON value, from own.at and own.scan on: 1 they end, 0 more is needed, -1 they are none. */
+int st_args_more(struct stream *s);
+/* The same; at its end the call is over and state `then` goes on. */
 enum st_step st_args_value(struct stream *s, int then);
 /* The format's last mark, which may be missing. */
 enum st_step st_close(struct stream *s, const char *close);

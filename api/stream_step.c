@@ -43,17 +43,23 @@ enum st_step st_section(struct stream *s, const char *open, const char *close, i
     return st_broken(s);
 }
 
-enum st_step st_args_value(struct stream *s, int then)
+int st_args_more(struct stream *s)
 {
     struct st_own *w = &s->own;
     int r = st_value(s, &w->at, &w->scan);
     st_args(s, s->p, w->at);
     st_drop(s, w->at);
     w->at = 0;
+    return r;
+}
+
+enum st_step st_args_value(struct stream *s, int then)
+{
+    int r = st_args_more(s);
     if (r == 0)
         return ST_MORE;
     st_end(s, r > 0);
-    w->state = then;
+    s->own.state = then;
     return ST_AGAIN;
 }
 

@@ -140,6 +140,20 @@ int talk_copy(struct api_call *c, struct talk *t, json_t *o, const char *const *
     return 0;
 }
 
+int talk_tools(struct api_call *c, struct talk *t, json_t *o, json_t **list, json_t **out)
+{
+    *list = json_object_get(o, "tools");
+    *out = NULL;
+    if (!*list || json_is_null(*list))
+        return 0;
+    if (!json_is_array(*list))
+        return talk_bad(c, "tools", "invalid_type", "expected an array.");
+    *out = json_array();
+    if (!*out || json_object_set_new(t->chat, "tools", *out))
+        return api__nomem(c);
+    return 0;
+}
+
 /* ---- blocks ---- */
 
 static bool is_json(const struct buf *text)

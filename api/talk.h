@@ -52,6 +52,10 @@ int talk_message(struct api_call *c, struct talk *t, json_t *message, int source
 /* Copy fields of the request that chat calls the same, NULL-terminated. */
 int talk_copy(struct api_call *c, struct talk *t, json_t *o, const char *const *keys);
 
+/* "tools" of the request and the list that becomes those of the chat request, empty yet; *list NULL or null: there
+ * are none. */
+int talk_tools(struct api_call *c, struct talk *t, json_t *o, json_t **list, json_t **out);
+
 /* open, delta and event of the writer. */
 void talk_open(struct api_call *c, struct gen *g, int i);
 void talk_delta(struct api_call *c, struct gen *g, int i, struct view text, size_t mark_to);

@@ -226,10 +226,7 @@ static enum st_step value(struct stream *s)
 static enum st_step args(struct stream *s)
 {
     struct st_own *w = &s->own;
-    int r = st_value(s, &w->at, &w->scan);
-    st_args(s, s->p, w->at);
-    st_drop(s, w->at);
-    w->at = 0;
+    int r = st_args_more(s);
     if (r == 0)
         return ST_MORE;
     w->state = J_KEY;

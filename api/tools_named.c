@@ -62,19 +62,29 @@ static void read_head(struct stream *s, const char *p, size_t n)
     }
 }
 
+/* The first of the marks, where a head from own.from on ends: ST_AGAIN, *at and *which; else what to return. */
+static enum st_step head_end(struct stream *s, const char *const *marks, int *which, size_t *at)
+{
+    struct st_own *w = &s->own;
+    size_t safe;
+    *at = st_find(s, w->at, marks, which, &safe);
+    if (*at == SIZE_MAX) {
+        w->at = safe;
+        return safe - w->from > HEAD_MAX ? st_broken(s) : ST_MORE;
+    }
+    return *at - w->from > HEAD_MAX ? st_broken(s) : ST_AGAIN;
+}
+
 static enum st_step head(struct stream *s)
 {
     struct st_own *w = &s->own;
     const struct named_form *f = form(s);
     const char *const marks[] = {f->separator, f->brace ? "{" : NULL, NULL};
     int which = 0;
-    size_t safe, at = st_find(s, w->at, marks, &which, &safe);
-    if (at == SIZE_MAX) {
-        w->at = safe;
-        return safe - w->from > HEAD_MAX ? st_broken(s) : ST_MORE;
-    }
-    if (at - w->from > HEAD_MAX)
-        return st_broken(s);
+    size_t at;
+    enum st_step found = head_end(s, marks, &which, &at);
+    if (found != ST_AGAIN)
+        return found;
     size_t next = which ? at : at + strlen(f->separator);
     if (f->fenced) { /* what comes next tells which of two forms this is */
         size_t i = st_space(s, next);
@@ -98,13 +108,10 @@ static enum st_step block(struct stream *s)
     struct st_own *w = &s->own;
     const char *const marks[] = {"{", form(s)->call_close, NULL};
     int which = 0;
-    size_t safe, at = st_find(s, w->at, marks, &which, &safe);
-    if (at == SIZE_MAX) {
-        w->at = safe;
-        return safe - w->from > HEAD_MAX ? st_broken(s) : ST_MORE;
-    }
-    if (at - w->from > HEAD_MAX)
-        return st_broken(s);
+    size_t at;
+    enum st_step found = head_end(s, marks, &which, &at);
+    if (found != ST_AGAIN)
+        return found;
     const char *p = s->p + w->from, *end = memchr(p, '\n', at - w->from);
     const char *fence = memmem(p, at - w->from, "```", 3);
     if (!end || (fence && fence < end))
