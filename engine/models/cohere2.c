@@ -36,12 +36,6 @@ static int both(struct model_hp *hp, struct ckpt *c, struct err *e)
     return model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e);
 }
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->nope = view_is(type, "full_attention");
-    return l->nope || view_is(type, "sliding_attention");
-}
-
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int64_t every = 4;
@@ -54,14 +48,10 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (every < 1)
         return err_set(e, ERR_INVAL, "config.json: sliding_window_pattern is %lld",
                        (long long)every);
+    rc = model_hp_slides(hp, c, every, e);
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].nope = (i + 1) % every == 0;
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].window = hp->layer[i].nope ? 0 : hp->window;
-    return 0;
+        hp->layer[i].nope = !hp->layer[i].slides;
+    return rc;
 }
 
 const struct model_arch model_command_r = {

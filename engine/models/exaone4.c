@@ -21,12 +21,6 @@ static const struct hp_row keys[] = {
     HP_OPT("attention.sliding_window", "sliding_window", HP_INT, window, 0, 1 << 26),
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->nope = view_is(type, "full_attention");
-    return l->nope || view_is(type, "sliding_attention");
-}
-
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ROPE_NEOX;
@@ -34,14 +28,10 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)) || hp->window == 0)
         return rc;
+    rc = model_hp_slides(hp, c, 4, e);
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].nope = (i + 1) % 4 == 0; /* GGUF files do not say */
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].window = hp->layer[i].nope ? 0 : hp->window;
-    return 0;
+        hp->layer[i].nope = !hp->layer[i].slides;
+    return rc;
 }
 
 const struct model_arch model_exaone4 = {

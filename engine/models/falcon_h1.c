@@ -4,11 +4,7 @@
 
 static const struct weight_row weights[] = {
     ROW_EMBD,
-    {.name = {"output_norm.weight"},
-     .hf = {"model.final_layernorm.weight"},
-     .flags = WEIGHT_GLOBAL | WEIGHT_VECTOR,
-     .n_out = {DIM_EMBD},
-     .slot = MODEL(out_norm)},
+    ROW_G_VEC(out_norm, "output_norm.weight", "model.final_layernorm.weight", DIM_EMBD, 0),
     ROW_HEAD,
     ROW_ATTN_NORM,
     ROW_QKV,
@@ -20,16 +16,8 @@ static const struct weight_row weights[] = {
      .n_out = {DIM_EMBD},
      .slot = LAYER(ffn_norm)},
     ROW_NORM(ffn_norm, "ffn_norm", "pre_ff_layernorm", WEIGHT_ELSE),
-    {.name = {"ffn_gate.weight", "ffn_up.weight"},
-     .hf = {"feed_forward.gate_proj.weight", "feed_forward.up_proj.weight"},
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_FF, DIM_FF},
-     .slot = LAYER(gate_up)},
-    {.name = {"ffn_down.weight"},
-     .hf = {"feed_forward.down_proj.weight"},
-     .n_in = DIM_FF,
-     .n_out = {DIM_EMBD},
-     .slot = LAYER(down)},
+    ROW_GATE_UP_OF("feed_forward.gate_proj", "feed_forward.up_proj"),
+    ROW_DOWN_OF("feed_forward.down_proj"),
 };
 
 #define FACTOR(json, f)                                                                            \

@@ -48,33 +48,26 @@ static int both(struct model_hp *hp, struct ckpt *c, struct err *e)
     return rc;
 }
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->user = view_is(type, "sliding_attention");
-    return l->user || view_is(type, "full_attention");
-}
-
-static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
+int model_gemma_scale(struct model_hp *hp, struct ckpt *c, int n_layer, struct err *e)
 {
     double scalar = 0;
-    int rc = both(hp, c, e);
-    if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].user = i % 2 == 0; /* GGUF files do not say */
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].window = hp->layer[i].user ? hp->window : 0;
-    if (!ckpt_is_hf(c) && hp->n_layer == LAYERS_27B) /* no key tells */
+    if (!ckpt_is_hf(c) && hp->n_layer == n_layer)
         hp->attn_scale = 1 / sqrtf((float)hp->n_embd / (float)hp->n_head);
-    rc = ckpt_num(c, NULL, "query_pre_attn_scalar", &scalar, e);
+    int rc = ckpt_num(c, NULL, "query_pre_attn_scalar", &scalar, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
     if (scalar > 0)
         hp->attn_scale = (float)(1 / sqrt(scalar));
     return 0;
+}
+
+static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    int rc = both(hp, c, e);
+    if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
+        return rc;
+    rc = model_hp_slides(hp, c, 2, e);
+    return rc ? rc : model_gemma_scale(hp, c, LAYERS_27B, e);
 }
 
 const struct model_arch model_gemma = {

@@ -29,15 +29,8 @@ static const struct hp_row keys[] = {
      HP_FLOAT, true, offsetof(struct model_hp, rope_base_local), 1, 1e12},
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->local = view_is(type, "sliding_attention");
-    return l->local || view_is(type, "full_attention");
-}
-
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
-    double scalar = 0;
     hp->rope_style = ROPE_NEOX;
     hp->act = ACT_GELU_TANH;
     hp->rope_base = 1e6f;
@@ -45,23 +38,11 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
         return rc;
+    rc = model_hp_slides(hp, c, 6, e);
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].local = (i + 1) % 6 != 0; /* GGUF files do not say */
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].window = hp->layer[i].local ? hp->window : 0;
+        hp->layer[i].local = hp->layer[i].slides;
     hp->embd_scale = sqrtf((float)hp->n_embd);
-    if (!ckpt_is_hf(c) &&
-        hp->n_layer == LAYERS_27B) /* only this size scales otherwise; no key tells */
-        hp->attn_scale = 1 / sqrtf((float)hp->n_embd / (float)hp->n_head);
-    rc = ckpt_num(c, NULL, "query_pre_attn_scalar", &scalar, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    if (scalar > 0)
-        hp->attn_scale = (float)(1 / sqrt(scalar));
-    return 0;
+    return rc ? rc : model_gemma_scale(hp, c, LAYERS_27B, e);
 }
 
 /* The text model of the larger ones is served; pictures are refused by name before. */

@@ -102,12 +102,6 @@ static const struct hp_row keys[] = {
            1 << 16),
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->local = view_is(type, "sliding_attention");
-    return l->local || view_is(type, "full_attention");
-}
-
 /* An optional count. */
 static int count(struct ckpt *c, const char *key, const char *json, int64_t *out, int64_t max,
                  struct err *e)
@@ -289,15 +283,16 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc == 0 && view_is(both, "all"))
         return err_set(e, ERR_UNSUPPORTED, "config.json: use_bidirectional_attention is \"all\"");
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].local = (i + 1) % 6 != 0 && i + 1 < hp->n_layer;
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if ((rc && rc != ERR_NOTFOUND) || (rc = heads_set(hp, c, e)) || (rc = experts_set(hp, c, e)) ||
-        (rc = shares_set(hp, c, e)) || (rc = widths_set(hp, c, e)))
+        hp->layer[i].slides = (i + 1) % 6 != 0 && i + 1 < hp->n_layer;
+    if ((rc = model_hp_slides(hp, c, 0, e)))
         return rc;
-    for (int i = 0; i < hp->n_layer; i++) {
-        hp->layer[i].window = hp->layer[i].local ? hp->window : 0;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].local = hp->layer[i].slides;
+    if ((rc = heads_set(hp, c, e)) || (rc = experts_set(hp, c, e)) || (rc = shares_set(hp, c, e)) ||
+        (rc = widths_set(hp, c, e)))
+        return rc;
+    for (int i = 0; i < hp->n_layer; i++)
         hp->layer[i].other_heads = hp->layer[i].local;
-    }
     hp->embd_scale = sqrtf((float)hp->n_embd);
     hp->attn_scale = 1;
     hp->v_unit = hp->layer_scale = true;

@@ -75,12 +75,6 @@ static const struct hp_row keys[] = {
     {NULL, "swiglu_limit", HP_FLOAT, true, offsetof(struct model_hp, moe.act_limit), 1e-3, 1e6},
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->user = view_is(type, "sliding_attention");
-    return l->user || view_is(type, "full_attention");
-}
-
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ROPE_NEOX;
@@ -92,16 +86,7 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)) ||
         (rc = model_hp_moe(hp, c, e)))
         return rc;
-    for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].user = i % 2 == 0; /* GGUF files do not say */
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++) {
-        hp->layer[i].window = hp->layer[i].user ? hp->window : 0;
-        hp->layer[i].user = 0;
-    }
-    return 0;
+    return model_hp_slides(hp, c, 2, e);
 }
 
 const struct model_arch model_gpt_oss = {

@@ -26,16 +26,21 @@ static const struct hp_row keys[] = {
     HP_OPT("logit_scale", "logits_scaling", HP_FLOAT, logit_scale, 1e-9, 1e9),
 };
 
+int model_granite_factors(struct model_hp *hp, struct ckpt *c, struct err *e)
+{
+    int rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e);
+    hp->logit_scale = 1 / hp->logit_scale; /* both files hold what logits are divided by */
+    return rc;
+}
+
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ckpt_is_hf(c) ? ROPE_NEOX : ROPE_NORM;
     hp->act = ACT_SILU;
     int rc = model_hp_common(hp, c, e);
-    if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)) ||
-        (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
+    if (rc || (rc = model_hp_act(c, "hidden_act", &hp->act, e)))
         return rc;
-    hp->logit_scale = 1 / hp->logit_scale;
-    return 0;
+    return model_granite_factors(hp, c, e);
 }
 
 const struct model_arch model_granite = {

@@ -109,6 +109,7 @@ struct layer_hp {
     uint8_t user;   /* bits: KIND_USER */
     bool nope;      /* q and k are not rotated */
     bool local;     /* frequencies of rope_base_local */
+    bool slides;    /* has the model's sliding window (model_hp_slides) */
     bool temper;    /* queries are multiplied by model_hp.temper */
     bool qk_unit;   /* q and k are normed by head, without weights */
     bool other_heads,

@@ -24,6 +24,9 @@ int model_hp_act(struct ckpt *c, const char *json, enum act_kind *out, struct er
 /* layer_types of config.json: fn for every layer with its text ("sliding_attention"). ERR_NOTFOUND: no such list. */
 int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
                          bool (*fn)(struct layer_hp *l, struct view type), struct err *e);
+/* Windows of layers: those that layer_types calls "sliding_attention" have hp->window, those of "full_attention" none, and
+ * layer_hp.slides says so. Without that list all but every full_every-th slide; 0: as slides is set before. */
+int model_hp_slides(struct model_hp *hp, struct ckpt *c, int64_t full_every, struct err *e);
 /* Layers without KV heads by a GGUF file's list of head_count_kv get mixer `other`. (state_hp.c) */
 int model_hp_attends(struct model_hp *hp, struct ckpt *c, enum mixer_kind other, struct err *e);
 /* Numbers layers in the KV pools and the state pool. After hparams. (pools.c) */

@@ -410,3 +410,21 @@ int model_hp_layer_types(struct model_hp *hp, struct ckpt *c, const char *json,
     }
     return 0;
 }
+
+static bool slides_type(struct layer_hp *l, struct view type)
+{
+    l->slides = view_is(type, "sliding_attention");
+    return l->slides || view_is(type, "full_attention");
+}
+
+int model_hp_slides(struct model_hp *hp, struct ckpt *c, int64_t full_every, struct err *e)
+{
+    for (int i = 0; full_every > 0 && i < hp->n_layer; i++)
+        hp->layer[i].slides = (i + 1) % full_every != 0;
+    int rc = model_hp_layer_types(hp, c, "layer_types", slides_type, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    for (int i = 0; i < hp->n_layer; i++)
+        hp->layer[i].window = hp->layer[i].slides ? hp->window : 0;
+    return 0;
+}

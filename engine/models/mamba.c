@@ -3,19 +3,8 @@
 #include "engine/models/state.h"
 
 static const struct weight_row weights[] = {
-    {.name = {"token_embd.weight"},
-     .hf = {"backbone.embeddings.weight"},
-     .flags = WEIGHT_GLOBAL | WEIGHT_ROWS | WEIGHT_ROWS_TIED,
-     .n_in = DIM_EMBD,
-     .n_out = {DIM_VOCAB},
-     .slot = MODEL(embd),
-     .tied_by = "output.weight",
-     .hf_tied_by = "lm_head.weight"},
-    {.name = {"output_norm.weight"},
-     .hf = {"backbone.norm_f.weight"},
-     .flags = WEIGHT_GLOBAL | WEIGHT_VECTOR,
-     .n_out = {DIM_EMBD},
-     .slot = MODEL(out_norm)},
+    ROW_EMBD_OF("backbone.embeddings.weight", "lm_head.weight"),
+    ROW_G_VEC(out_norm, "output_norm.weight", "backbone.norm_f.weight", DIM_EMBD, 0),
     ROW_HEAD,
     ROW_NORM(attn_norm, "attn_norm", "norm", 0),
     ROWS_MAMBA("mixer."),

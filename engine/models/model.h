@@ -137,6 +137,11 @@ struct model {
 
 /* Sliding windows of Qwen's folders. (qwen2.c) */
 int model_qwen_windows(struct model_hp *hp, struct ckpt *c, struct err *e);
+/* Granite's factors of embeddings, scores, residuals and logits. (granite.c) */
+int model_granite_factors(struct model_hp *hp, struct ckpt *c, struct err *e);
+/* Gemma's scale of scores, by query_pre_attn_scalar; n_layer: of the size that scales otherwise in a GGUF file, where no
+ * key tells. (gemma2.c) */
+int model_gemma_scale(struct model_hp *hp, struct ckpt *c, int n_layer, struct err *e);
 
 /* By the name in the file, a GGUF's or a folder's (any of several); NULL for one that is not in models.def. */
 const struct model_arch *model_arch_find(struct view name, bool hf);

@@ -25,12 +25,6 @@ static const struct hp_row keys[] = {
     HP_OPT("attention.sliding_window", "sliding_window", HP_INT, window, 0, 1 << 26),
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->local = view_is(type, "sliding_attention");
-    return l->local || view_is(type, "full_attention");
-}
-
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     hp->rope_style = ROPE_NEOX;
@@ -38,15 +32,11 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
     int rc = model_hp_common(hp, c, e);
     if (rc || (rc = model_hp_read(hp, c, keys, sizeof keys / sizeof *keys, e)))
         return rc;
-    for (int i = 0; hp->window > 0 && i < hp->n_layer; i++)
-        hp->layer[i].local = (i + 1) % 4 != 0; /* GGUF files do not say */
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
+    rc = model_hp_slides(hp, c, hp->window > 0 ? 4 : 0, e);
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].window = hp->layer[i].local ? hp->window : 0;
+        hp->layer[i].local = hp->layer[i].slides;
     hp->rope_base_local = hp->rope_base;
-    return 0;
+    return rc;
 }
 
 static int hparams_1(struct model_hp *hp, struct ckpt *c, struct err *e)

@@ -20,12 +20,6 @@ static const struct weight_row seed_weights[] = {
     ROW_DOWN,
 };
 
-static bool layer_type(struct layer_hp *l, struct view type)
-{
-    l->user = view_is(type, "sliding_attention");
-    return l->user || view_is(type, "full_attention");
-}
-
 int model_qwen_windows(struct model_hp *hp, struct ckpt *c, struct err *e)
 {
     int64_t first = 0, window = 0;
@@ -41,16 +35,10 @@ int model_qwen_windows(struct model_hp *hp, struct ckpt *c, struct err *e)
     rc = ckpt_int(c, NULL, "max_window_layers", &first, e);
     if (rc && rc != ERR_NOTFOUND)
         return rc;
+    hp->window = (int32_t)window;
     for (int i = 0; i < hp->n_layer; i++)
-        hp->layer[i].user = i >= first;
-    rc = model_hp_layer_types(hp, c, "layer_types", layer_type, e);
-    if (rc && rc != ERR_NOTFOUND)
-        return rc;
-    for (int i = 0; i < hp->n_layer; i++) {
-        hp->layer[i].window = hp->layer[i].user ? (int32_t)window : 0;
-        hp->layer[i].user = 0;
-    }
-    return 0;
+        hp->layer[i].slides = i >= first;
+    return model_hp_slides(hp, c, 0, e);
 }
 
 static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)

@@ -50,17 +50,18 @@
 #define ROW_K_NORM(more)                                                                           \
     {.name = {"attn_k_norm.weight"}, .hf = {"self_attn.k_norm.weight"},                            \
      .flags = WEIGHT_VECTOR | (more), .n_out = {DIM_HEAD}, .slot = LAYER(k_norm), .kind = KIND_MIX(MIX_ATTN)}
-#define ROW_GATE_UP                                                                                \
-    {.name = {"ffn_gate.weight", "ffn_up.weight"},                                                 \
-     .hf = {"mlp.gate_proj.weight", "mlp.up_proj.weight"}, .n_in = DIM_EMBD,                       \
-     .n_out = {DIM_FF, DIM_FF}, .slot = LAYER(gate_up), .kind = KIND_FFN(FFN_DENSE)}
+#define ROW_GATE_UP_OF(gate, up)                                                                   \
+    {.name = {"ffn_gate.weight", "ffn_up.weight"}, .hf = {gate ".weight", up ".weight"},           \
+     .n_in = DIM_EMBD, .n_out = {DIM_FF, DIM_FF}, .slot = LAYER(gate_up), .kind = KIND_FFN(FFN_DENSE)}
+#define ROW_GATE_UP ROW_GATE_UP_OF("mlp.gate_proj", "mlp.up_proj")
 #define ROW_GATE_UP_BIAS                                                                           \
     {.name = {"ffn_gate.bias", "ffn_up.bias"}, .hf = {"mlp.gate_proj.bias", "mlp.up_proj.bias"},   \
      .flags = WEIGHT_VECTOR | WEIGHT_OPTIONAL, .n_out = {DIM_FF, DIM_FF}, .slot = LAYER(gate_up_bias),\
      .kind = KIND_FFN(FFN_DENSE)}
-#define ROW_DOWN                                                                                   \
-    {.name = {"ffn_down.weight"}, .hf = {"mlp.down_proj.weight"}, .n_in = DIM_FF,                  \
-     .n_out = {DIM_EMBD}, .slot = LAYER(down), .kind = KIND_FFN(FFN_DENSE)}
+#define ROW_DOWN_OF(folder)                                                                        \
+    {.name = {"ffn_down.weight"}, .hf = {folder ".weight"}, .n_in = DIM_FF, .n_out = {DIM_EMBD},   \
+     .slot = LAYER(down), .kind = KIND_FFN(FFN_DENSE)}
+#define ROW_DOWN ROW_DOWN_OF("mlp.down_proj")
 #define ROW_DOWN_BIAS                                                                              \
     {.name = {"ffn_down.bias"}, .hf = {"mlp.down_proj.bias"},                                      \
      .flags = WEIGHT_VECTOR | WEIGHT_OPTIONAL, .n_out = {DIM_EMBD}, .slot = LAYER(down_bias),      \

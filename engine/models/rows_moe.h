@@ -59,6 +59,19 @@ int model_hp_mla(struct model_hp *hp, struct ckpt *c, struct err *e);
      .kind = KIND_MOE},                                                                            \
     {.name = {"ffn_down_shexp.weight"}, .hf = {folder ".down_proj.weight"}, .flags = (more),       \
      .n_in = DIM_SHARED_FF, .n_out = {DIM_EMBD}, .slot = LAYER(moe.shared_down), .kind = KIND_MOE}
+/* Granite's experts and the MLP beside them, gate and up in one tensor; `more`: of that MLP, WEIGHT_OPTIONAL or 0. */
+#define ROWS_GRANITE_EXPERTS(more)                                                                 \
+    ROW_ROUTER("block_sparse_moe.router.layer"),                                                   \
+    ROW_EXPERTS_GATE_UP("mlp.experts.{}.gate_proj", "mlp.experts.{}.up_proj"),                     \
+    ROW_EXPERTS_GATE_UP_ALL("block_sparse_moe.input_linear.weight", 0),                            \
+    ROW_EXPERTS_DOWN("mlp.experts.{}.down_proj"),                                                  \
+    ROW_EXPERTS_DOWN_ALL("block_sparse_moe.output_linear.weight", 0),                              \
+    {.name = {"ffn_gate_shexp.weight", "ffn_up_shexp.weight"},                                     \
+     .hf = {"shared_mlp.input_linear.weight"}, .flags = (more), .n_in = DIM_EMBD,                  \
+     .n_out = {DIM_SHARED_FF, DIM_SHARED_FF}, .hf_n_out = {DIM_SHARED_FF2},                        \
+     .slot = LAYER(moe.shared_gate_up), .kind = KIND_MOE},                                         \
+    {.name = {"ffn_down_shexp.weight"}, .hf = {"shared_mlp.output_linear.weight"}, .flags = (more),\
+     .n_in = DIM_SHARED_FF, .n_out = {DIM_EMBD}, .slot = LAYER(moe.shared_down), .kind = KIND_MOE}
 /* Norms of q and k over all heads. */
 #define ROWS_QK_NORM_ALL                                                                           \
     {.name = {"attn_q_norm.weight"}, .hf = {"self_attn.q_norm.weight"}, .flags = WEIGHT_VECTOR,    \
