@@ -67,12 +67,10 @@ static int open_all(struct audio_model *m, const struct eng_opts *o, struct eng_
                     bool plan, struct err *e)
 {
     int rc;
-    if (o->device && !strcmp(o->device, "null"))
-        return err_set(e, ERR_UNSUPPORTED, "device null has no speech models");
-    if ((rc = backend_find(o->device, &m->be, e)))
+    if ((rc = nn_backend(&m->nn, o, "speech models", e)))
         return rc;
+    m->be = m->nn.be;
     m->precision = o->precision;
-    m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
     if ((rc = encode__config_open(&m->comp.cfg, o->path, e)) ||
         (rc = source_open(&m->src, o->path, e)))
         return rc;
@@ -141,9 +139,7 @@ static void count_window(struct nn *n, void *arg)
 
 static int plan_work(struct audio_model *m, size_t *out, struct err *e)
 {
-    nn_begin(&m->nn, true);
-    count_window(&m->nn, m->net);
-    *out = m->nn.mem.peak;
+    *out = nn_peak(&m->nn, &(struct nn_body){.fn = count_window, .arg = m->net});
     return nn_end(&m->nn, e);
 }
 
@@ -157,16 +153,10 @@ int audio_model_plan(const struct eng_opts *o, struct eng_memory *out, struct er
     int rc = open_all(m, o, &info, true, e);
     if (!rc)
         rc = plan_work(m, &out->work, e);
-    if (rc) {
+    if (rc)
         err_prefix(e, "%s", o->path);
-    } else {
-        out->file = source_bytes(m->src);
-        out->weights = info.weight_bytes;
-        out->kv = m->kv_bytes;
-        out->total = out->weights + out->work + out->kv;
-        out->n_ctx = info.n_ctx;
-        out->available = nn_memory(m->be);
-    }
+    else
+        nn_plan(&m->nn, m->src, &info, out);
     audio_model_close(m);
     return rc;
 }
@@ -176,18 +166,6 @@ int audio_model_plan(const struct eng_opts *o, struct eng_memory *out, struct er
 int audio__run(struct audio_model *m, const struct img_yield *y,
                void (*fn)(struct nn *n, void *arg), void *arg, struct err *e)
 {
-    nn_begin(&m->nn, true);
-    fn(&m->nn, arg);
-    size_t need = m->nn.mem.peak;
-    if (m->nn.rc)
-        return nn_end(&m->nn, e);
-    int rc = nn_reserve(&m->nn, need);
-    if (rc)
-        return err_set(e, rc, "no device memory for a step: %zu MiB", need >> 20);
-    nn_begin(&m->nn, false);
-    m->nn.yield = y;
-    fn(&m->nn, arg);
-    rc = nn_end(&m->nn, e);
-    m->nn.yield = NULL;
-    return rc;
+    return nn_do(&m->nn, &(struct nn_body){.fn = fn, .arg = arg, .what = "a step", .yield = y},
+                 NULL, e);
 }

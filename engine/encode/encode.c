@@ -53,15 +53,13 @@ static int open_all(struct encode_model *m, const struct eng_opts *o, struct eng
                     bool plan, struct err *e)
 {
     int rc;
-    if (o->device && !strcmp(o->device, "null"))
-        return err_set(e, ERR_UNSUPPORTED, "device null has no encoders");
-    if ((rc = backend_find(o->device, &m->be, e)))
+    if ((rc = nn_backend(&m->nn, o, "encoders", e)))
         return rc;
+    m->be = m->nn.be;
     /* Vectors are kept beside vectors made elsewhere and compared by small differences: on a CPU the default is f32,
      * where bf16 products would move a value by 1e-3. */
     bool exact = o->precision == PRECISION_DEFAULT && strcmp(m->be->name, "cpu") == 0;
     m->precision = exact ? PRECISION_F32 : o->precision;
-    m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
     if ((rc = encode__model_config(&m->comp.cfg, o->path, e)) ||
         (rc = source_open(&m->src, o->path, e)))
         return rc;
@@ -125,8 +123,10 @@ void encode_model_close(struct encode_model *m)
 struct run {
     int32_t *start, *ids, *pos, *type; /* of one piece of memory, start first */
     float *states;
-    float *row; /* two rows of any layer after the pooling; NULL without one */
+    float *row;    /* two rows of any layer after the pooling; NULL without one */
+    float *scores; /* [n, n_label], NULL in a plan */
     struct encoder_batch b;
+    struct encode_model *m;
 };
 
 static int check_rows(const struct encode_model *m, const struct eng_encode_row *rows, int n,
@@ -219,49 +219,45 @@ static void finish(const struct encode_model *m, const struct run *r, const floa
     }
 }
 
-static int run_device(struct encode_model *m, const struct run *r, float *scores, struct err *e)
+static void net_run(struct nn *n, void *arg)
 {
-    nn_begin(&m->nn, true);
-    m->ops->run(m->net, &m->nn, &r->b, r->states, scores);
-    size_t need = m->nn.mem.peak;
-    if (m->nn.rc)
-        return nn_end(&m->nn, e);
-    if (need > m->work_max)
-        return err_set(e, ERR_NOMEM, "a batch needs %zu MiB of work memory, %zu MiB are allowed",
-                       need >> 20, m->work_max >> 20);
-    int rc = nn_reserve(&m->nn, need);
-    if (rc)
-        return err_set(e, rc, "no device memory for a batch: %zu MiB", need >> 20);
-    nn_begin(&m->nn, false);
-    m->ops->run(m->net, &m->nn, &r->b, r->states, scores);
-    return nn_end(&m->nn, e);
+    const struct run *r = arg;
+    r->m->ops->run(r->m->net, n, &r->b, r->states, r->scores);
+}
+
+static int run_device(struct run *r, struct err *e)
+{
+    struct encode_model *m = r->m;
+    return nn_do(&m->nn,
+                 &(struct nn_body){.fn = net_run, .arg = r, .what = "a batch", .most = m->work_max},
+                 NULL, e);
 }
 
 int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, int n,
                      struct err *e)
 {
-    struct run r = {0};
+    struct run r = {.m = m};
     size_t width = (size_t)m->width, n_label = (size_t)m->info.n_label;
     if (m->failed.code)
         return err_set(e, m->failed.code, "%s", m->failed.text);
     int rc = check_rows(m, rows, n, e);
     if (rc)
         return rc;
-    float *scores = mem_alloc(((size_t)n * n_label + 1) * sizeof *scores);
-    rc = scores ? run_fill(&r, m, rows, n) : ERR_NOMEM;
+    r.scores = mem_alloc(((size_t)n * n_label + 1) * sizeof *r.scores);
+    rc = r.scores ? run_fill(&r, m, rows, n) : ERR_NOMEM;
     if (rc)
         err_set(e, rc, "no memory for a batch of %d texts", n);
     else
-        rc = run_device(m, &r, scores, e);
+        rc = run_device(&r, e);
     for (int i = 0; i < n && !rc; i++) {
         if (n_label)
-            memcpy(rows[i].out, scores + (size_t)i * n_label, n_label * sizeof *scores);
+            memcpy(rows[i].out, r.scores + (size_t)i * n_label, n_label * sizeof *r.scores);
         else
             finish(m, &r, r.states + (size_t)r.start[i] * width, rows[i].n, rows[i].out);
     }
     if (rc == ERR_DEVICE)
         err_set(&m->failed, rc, "%s", e ? e->text : "the device failed");
-    free(scores);
+    free(r.scores);
     free(r.start);
     free(r.states);
     free(r.row);
@@ -274,10 +270,8 @@ int encode_model_run(struct encode_model *m, const struct eng_encode_row *rows, 
 static int plan_work(struct encode_model *m, size_t *out, struct err *e)
 {
     int32_t start[2] = {0, m->info.n_tok_max};
-    struct encoder_batch b = {.n = 1, .start = start};
-    nn_begin(&m->nn, true);
-    m->ops->run(m->net, &m->nn, &b, NULL, NULL);
-    *out = m->nn.mem.peak;
+    struct run r = {.m = m, .b = {.n = 1, .start = start}};
+    *out = nn_peak(&m->nn, &(struct nn_body){.fn = net_run, .arg = &r});
     return nn_end(&m->nn, e);
 }
 
@@ -291,15 +285,10 @@ int encode_model_plan(const struct eng_opts *o, struct eng_memory *out, struct e
     int rc = open_all(m, o, &info, true, e);
     if (!rc)
         rc = plan_work(m, &out->work, e);
-    if (rc) {
+    if (rc)
         err_prefix(e, "%s", o->path);
-    } else {
-        out->file = source_bytes(m->src);
-        out->weights = info.weight_bytes;
-        out->total = out->weights + out->work;
-        out->n_ctx = info.n_ctx;
-        out->available = nn_memory(m->be);
-    }
+    else
+        nn_plan(&m->nn, m->src, &info, out);
     encode_model_close(m);
     return rc;
 }

@@ -89,11 +89,9 @@ static int open_all(struct image_model *m, const struct eng_opts *o, struct eng_
                     bool plan, struct err *e)
 {
     int rc;
-    if (o->device && !strcmp(o->device, "null"))
-        return err_set(e, ERR_UNSUPPORTED, "device null has no image models");
-    if ((rc = backend_find(o->device, &m->be, e)))
+    if ((rc = nn_backend(&m->nn, o, "image models", e)))
         return rc;
-    m->nn = (struct nn){.be = m->be, .mul = DT_F32, .failed = ""};
+    m->be = m->nn.be;
     if (!plan && (rc = nn_open(&m->nn, o, o->precision, "make pictures", info, e)))
         return rc;
     if ((rc = pipe_open(m, o->path, o->precision, e)) ||

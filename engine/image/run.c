@@ -1,32 +1,29 @@
 /* Running a body twice: dry for its memory, then for real. See model.h. */
 #include "engine/image/model.h"
 
+struct call {
+    struct image_model *m;
+    const struct image_body *b;
+};
+
+static void call(struct nn *n, void *arg)
+{
+    const struct call *c = arg;
+    (void)n; /* the model's */
+    c->b->fn(c->m, c->b->arg);
+}
+
 size_t imodel__peak(struct image_model *m, const struct image_body *b)
 {
-    m->nn.yield = NULL;
-    nn_begin(&m->nn, true);
-    b->fn(m, b->arg);
-    return m->nn.rc ? 0 : m->nn.mem.peak;
+    return nn_peak(&m->nn, &(struct nn_body){.fn = call, .arg = &(struct call){m, b}});
 }
 
 int imodel__run(struct image_model *m, const struct image_body *b, size_t *peak, struct err *e)
 {
-    size_t need = imodel__peak(m, b);
-    if (peak)
-        *peak = need;
-    if (m->nn.rc)
-        return nn_end(&m->nn, e);
-    if (need > m->work_max)
-        return err_set(e, ERR_NOMEM,
-                       "an image step needs %zu MiB of work memory, %zu MiB are allowed",
-                       need >> 20, m->work_max >> 20);
-    int rc = nn_reserve(&m->nn, need);
-    if (rc)
-        return err_set(e, rc, "no device memory for an image step: %zu MiB", need >> 20);
-    nn_begin(&m->nn, false);
-    m->nn.yield = b->yield;
-    b->fn(m, b->arg);
-    rc = nn_end(&m->nn, e);
-    m->nn.yield = NULL;
-    return rc;
+    struct call c = {m, b};
+    return nn_do(
+        &m->nn,
+        &(struct nn_body){
+            .fn = call, .arg = &c, .what = "an image step", .most = m->work_max, .yield = b->yield},
+        peak, e);
 }

@@ -17,6 +17,7 @@
 
 struct eng_opts;
 struct eng_info;
+struct eng_memory;
 struct nn_weights; /* opened weights of an image model; owns them */
 int nn_weights_open(struct nn_weights **out, const struct backend *be, struct dev *dev,
                     enum eng_precision precision, struct err *e);
@@ -122,6 +123,8 @@ struct nn {
     struct image_meta meta;
     const struct img_yield *yield; /* may be NULL */
 };
+/* n->be by the options, before any device is opened. ERR_UNSUPPORTED for the null device, which has no `what`. */
+int nn_backend(struct nn *n, const struct eng_opts *o, const char *what, struct err *e);
 /* Opens n->be's device for `work` ("run encoders": what an error says the device can't do); n->dev is then set, and the
  * caller's to close. Nothing else of n must be in use. */
 int nn_open(struct nn *n, const struct eng_opts *o, enum eng_precision precision, const char *work,
@@ -137,6 +140,22 @@ int nn_reserve(struct nn *n, size_t bytes);
 void nn_close(struct nn *n); /* the device stays open */
 /* Wait for everything; the run's result. e may be NULL. */
 int nn_end(struct nn *n, struct err *e);
+
+/* What is run twice: dry for its memory, then for real. */
+struct nn_body {
+    void (*fn)(struct nn *n, void *arg);
+    void *arg;
+    const char *what; /* "a batch": for errors */
+    size_t most;      /* bytes of the work buffer that it may take; 0: any */
+    const struct img_yield *yield;
+};
+/* Bytes of the dry run; 0 after an error, which n->rc has. */
+size_t nn_peak(struct nn *n, const struct nn_body *b);
+/* Both runs; *peak (may be NULL) what nn_peak gives. ERR_NOMEM: the work buffer. */
+int nn_do(struct nn *n, const struct nn_body *b, size_t *peak, struct err *e);
+/* out->work is set: file, weights, KV and the sum for a model of one file, of which `info` was filled in. */
+void nn_plan(const struct nn *n, const struct source *src, const struct eng_info *info,
+             struct eng_memory *out);
 
 /* A temporary [rows, cols]; its memory is undefined. Zero tensor after an error (ERR_NOMEM: beyond the buffer;
  * ERR_LIMIT: NN_LIVE). Free in any order. */
