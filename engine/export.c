@@ -10,6 +10,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine_impl.h"
+#include "engine/export_form.h"
 #include "engine/load/weights_out.h"
 #include "engine/models/rows.h"
 #include "engine/text/text_keys.h"
@@ -31,6 +32,9 @@ struct export
     const char *extra_name[EXTRA_MAX];
     bool
         pairs; /* a GGUF file of the architecture rotates pairs beside each other, the folder halves */
+    struct export_form form;
+    float *value; /* [2][n_value], the longest row or vector */
+    int64_t n_value;
 };
 
 /* ---- metadata ---- */
@@ -103,7 +107,7 @@ static bool attends(const struct layer_hp *l)
 }
 
 /* Layers that differ: bits 1: some attend, 2: some don't, 4: some have an MLP, 8: some don't, 16: a window, 32: none, 64: none
- * rotates though the model could. */
+ * rotates though the model could, 128: attention or Qwen's delta nets. */
 static unsigned layer_kinds(const struct model_hp *hp)
 {
     unsigned k = hp->rope_style != ROPE_NONE ? 64 : 0;
@@ -112,6 +116,7 @@ static unsigned layer_kinds(const struct model_hp *hp)
         k |= attends(l) ? 1 : 2;
         k |= l->ffn != FFN_NONE ? 4 : 8;
         k |= l->window ? 16 : 32;
+        k |= l->mixer == MIX_DELTA && !hp->kv_rank ? 128 : 0;
         if (attends(l) && !l->nope)
             k &= ~64u;
     }
@@ -122,7 +127,8 @@ static unsigned layer_kinds(const struct model_hp *hp)
 static bool put_by_layer(struct export *x, const char *name, unsigned kinds)
 {
     const struct model_hp *hp = &x->l.model.hp;
-    bool kv = !strcmp(name, "attention.head_count_kv") && (kinds & 3) == 3;
+    /* Every n-th layer attends where the others are delta nets: there is a key for n. */
+    bool kv = !strcmp(name, "attention.head_count_kv") && (kinds & 3) == 3 && !(kinds & 128);
     bool ff = !strcmp(name, "feed_forward_length") && (kinds & 12) == 12;
     char key[KEY_MAX];
     if (!kv && !ff)
@@ -137,6 +143,14 @@ static bool put_by_layer(struct export *x, const char *name, unsigned kinds)
         buf_add(&x->kv.b, &v, sizeof v);
     }
     return true;
+}
+
+static bool noted(const struct export *x, const char *key)
+{
+    for (int i = 0; i < x->notes.n; i++)
+        if (!strcmp(x->notes.at[i].key, key))
+            return true;
+    return false;
 }
 
 static void put_derived(struct export *x, unsigned kinds)
@@ -164,6 +178,11 @@ static void put_derived(struct export *x, unsigned kinds)
     if (hp->kv_rank > 0 && hp->rope_scaling == ROPE_SCALING_YARN && hp->rope_mscale_all > 0)
         gguf_put_f32(&x->kv, full(x, "rope.scaling.yarn_log_multiplier", key),
                      0.1f * hp->rope_mscale_all);
+    int32_t dense = 0;
+    while (dense < hp->n_layer && hp->layer[dense].ffn == FFN_DENSE)
+        dense++;
+    if (hp->moe.n_expert > 0 && dense < hp->n_layer && !noted(x, "leading_dense_block_count"))
+        gguf_put_u32(&x->kv, full(x, "leading_dense_block_count", key), (uint32_t)dense);
     if (hp->state.inner_norm)
         gguf_put_bool(&x->kv, full(x, "ssm.dt_b_c_rms", key), true);
     if (kinds & 64)
@@ -251,13 +270,18 @@ static int extra_fill(struct export *x, struct err *e)
     return 0;
 }
 
-/* Mamba 2: a row a head, and a norm's row a group. */
-static void shape_mamba2(const struct model_hp *hp, struct gguf_tensor *t)
+/* Mamba 2: a row a head, and a norm's row a group; convolutions of a delta net. */
+static void shape_state(const struct model_hp *hp, struct gguf_tensor *t)
 {
     int layer = 0, at = 0;
     sscanf(t->name.p, "blk.%d.%n", &layer, &at);
     const char *name = t->name.p + at;
     const struct layer_hp *l = &hp->layer[layer];
+    if (at && l->mixer == MIX_DELTA && !strncmp(name, "ssm_conv1d_", 11)) { /* Kimi's */
+        t->n_dim = 4;
+        t->dim[2] = t->dim[0] / hp->state.n_conv;
+        t->dim[0] = hp->state.n_conv;
+    }
     if (!at || (l->mixer != MIX_MAMBA2 && l->beside != MIX_MAMBA2))
         return;
     int64_t rows = !strcmp(name, "ssm_a") || !strcmp(name, "ssm_d") ? t->dim[0]
@@ -277,13 +301,23 @@ static void tensor_fill(struct export *x)
         x->t[i] = (struct gguf_tensor){
             .name = view_str(w->name), .fmt = w->fmt, .n_dim = w->n_dim, .dim = {1, 1, 1, 1}};
         memcpy(x->t[i].dim, w->dim, sizeof w->dim);
-        shape_mamba2(&x->l.model.hp, &x->t[i]);
+        if (!weights_out_is_vector(x->l.weights, w) && export_form_touches(&x->form, &x->t[i]))
+            x->t[i].fmt = QF_F32;
+        shape_state(&x->l.model.hp, &x->t[i]);
     }
     for (int i = 0; i < x->n_extra; i++)
         x->t[x->n_w + i] = (struct gguf_tensor){.name = view_str(x->extra_name[i]),
                                                 .fmt = QF_F32,
                                                 .n_dim = 1,
                                                 .dim = {x->l.model.hp.n_rot / 2, 1, 1, 1}};
+}
+
+static bool has_head(const struct export *x)
+{
+    for (int i = 0; i < x->n_w; i++)
+        if (!strcmp(x->w[i].name, "output.weight"))
+            return true;
+    return false;
 }
 
 static int tensors_open(struct export *x, struct err *e)
@@ -301,8 +335,21 @@ static int tensors_open(struct export *x, struct err *e)
     x->t = mem_calloc((size_t)(x->n_w + x->n_extra) + 1, sizeof *x->t);
     if (!x->t)
         return err_set(e, ERR_NOMEM, "no memory for %d tensors", x->n_w);
+    x->form = (struct export_form){.hp = hp, .scaled = !strcmp(arch_name(x), "falcon-h1")};
     tensor_fill(x);
-    return 0;
+    int64_t most = 1;
+    for (int i = 0; i < x->n_w; i++) {
+        const int64_t *d = x->t[i].dim;
+        int64_t n =
+            weights_out_is_vector(x->l.weights, &x->w[i]) ? d[0] * d[1] * d[2] * d[3] : d[0];
+        most = n > most ? n : most;
+    }
+    if (x->form.scaled && hp->embd_scale != hp->logit_scale && !has_head(x))
+        return no_form(x, "two factors of one matrix: embedding_multiplier, lm_head_multiplier", e);
+    x->value = mem_calloc((size_t)most * 2, sizeof *x->value);
+    x->n_value = most;
+    return x->value ? 0
+                    : err_set(e, ERR_NOMEM, "no memory for a row of %lld values", (long long)most);
 }
 
 int export_open(struct export **out, const char *dir, struct err *e)
@@ -333,6 +380,7 @@ void export_close(struct export *x)
     eng__layout_close(&x->l);
     gguf_kvs_free(&x->kv);
     free(x->dir);
+    free(x->value);
     free(x->w);
     free(x->t);
     free(x);
@@ -376,7 +424,19 @@ int export_row(const struct export *x, int i, int64_t r, void *dst, struct err *
     }
     struct weight_out w = x->w[i];
     w.head = x->pairs ? w.head : 0;
-    return weights_out_row(x->l.weights, &w, r, dst, e);
+    const struct gguf_tensor *t = &x->t[i];
+    bool vector = weights_out_is_vector(x->l.weights, &w);
+    r = vector ? r : export_form_row(&x->form, t, r);
+    if (t->fmt == w.fmt && !vector && !export_form_touches(&x->form, t))
+        return weights_out_row(x->l.weights, &w, r, dst, e);
+    float *v = x->value, *tmp = v + x->n_value;
+    int rc = weights_out_row(x->l.weights, &w, r, w.fmt == QF_F32 ? dst : tmp, e);
+    if (rc)
+        return rc;
+    if (w.fmt != QF_F32)
+        quant_format_get((uint32_t)w.fmt)->decode(tmp, dst, t->dim[0]);
+    export_form_values(&x->form, t, r, vector, dst, v);
+    return 0;
 }
 
 int export_files_check(const struct export *x, struct err *e)
@@ -472,6 +532,11 @@ static int hp_equal(struct export *x, const struct layout *g, struct err *e)
     two[0] = *f;
     hp_level(&two[0]);
     hp_level(&two[1]);
+    /* llama.cpp has one epsilon; Falcon Mamba's two differ by less than anything that shows. */
+    if (f->state.inner_norm && fabsf(f->state.norm_eps - h->state.norm_eps) <= 1e-5f)
+        two[0].state.norm_eps = two[1].state.norm_eps;
+    x->form.cycle = h->state.cycle && !f->state.cycle;
+    export_form_hp(&x->form, &two[0], &two[1]);
     const char *a = (const char *)&two[0], *b = (const char *)&two[1];
     while (at < sizeof *f && a[at] == b[at])
         at++;

@@ -29,11 +29,14 @@ static const struct weight_row *row_of(const struct weight_table *t, const struc
     const struct weight_row *own = has_names(b->row) ? b->row : NULL;
     bool fused = own && (own->flags & WEIGHT_EXPERTS) && strstr(own->name[0], "gate_up");
     const unsigned same = WEIGHT_GLOBAL | WEIGHT_VECTOR | WEIGHT_EXPERTS;
-    if (own && !fused)
+    /* A row that only GGUF files have stands before the folder's: so does the converter write it. */
+    const unsigned by_heads = WEIGHT_ALT | WEIGHT_ROW_ANY;
+    bool other = own && ((own->flags & WEIGHT_ELSE) || (own->flags & by_heads) == by_heads);
+    if (own && !fused && !other)
         return own;
     for (int i = 0; i < t->n_row; i++) {
         const struct weight_row *r = &t->row[i];
-        if (r != b->row && r->slot == b->row->slot && has_names(r) &&
+        if (r != b->row && r->slot == b->row->slot && has_names(r) && !(other && r->hf[0]) &&
             (r->flags & same) == (b->row->flags & same) && weights__row_has(t, r, b->layer))
             return r;
     }
@@ -121,6 +124,7 @@ static int item_add(struct list *l, int item, struct err *e)
         struct weight_out w = {.item = item, .at = at, .dim = {1, 1, 1, 1}};
         w.rows = l->t->dim[r->n_out[i]];
         w.n_expert = b->n_expert;
+        w.slot_order = !(r->flags & WEIGHT_ROW_ANY);
         int len = (r->flags & WEIGHT_GLOBAL)
                       ? snprintf(w.name, sizeof w.name, "%s", r->name[i])
                       : snprintf(w.name, sizeof w.name, "blk.%d.%s", b->layer, r->name[i]);
@@ -210,7 +214,7 @@ int weights_out_row(const struct weight_plan *p, const struct weight_out *w, int
     int part = 0;
     for (; at >= q->n_out; part++, q++)
         at -= q->n_out;
-    if (row->hf_row && !(row->flags & WEIGHT_ROW_ANY))
+    if (row->hf_row && w->slot_order)
         at = row->hf_row(p->hp, part, at);
     if (q->turned)
         return hfq_turned(q->t.hfq, q->row, b->n_in, at, 1, dst, e);

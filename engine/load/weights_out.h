@@ -13,6 +13,7 @@ struct weight_out {
     int item;         /* of the plan */
     int64_t at, rows; /* first row (value) in the slot, and how many (of an expert) */
     int n_expert;     /* 0: none */
+    bool slot_order;  /* rows as in the slot, else as in the folder */
     /* the other order that a GGUF file has rotated heads in: head_dim, n_rot; 0: as they are */
     int32_t head, rot;
 };

@@ -68,6 +68,11 @@ static int hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
         return rc;
     for (int i = 0; i < 5; i++)
         hp->mup.ssm[i] *= (float)in;
+    bool norm = false;
+    rc = ckpt_bool(c, NULL, "mamba_rms_norm", &norm, e);
+    if (rc && rc != ERR_NOTFOUND)
+        return rc;
+    hp->state.norm_then_gate = hp->state.norm_then_gate && norm;
     hp->mup.gate = mlp[0];
     hp->mup.down = mlp[1];
     for (int i = 0; i < hp->n_layer; i++)

@@ -71,6 +71,8 @@ int qwen3_next_hparams(struct model_hp *hp, struct ckpt *c, struct err *e)
         return rc;
     if (s->head_dim == 0)
         s->head_dim = s->d_inner / s->n_head;
+    if (s->d_inner == 0 && s->head_dim <= (1 << 20) / s->n_head)
+        s->d_inner = s->n_head * s->head_dim; /* what a GGUF file says */
     if (s->head_dim < 1 || s->n_head % s->n_key_head ||
         (s->d_inner && s->d_inner != (int64_t)s->n_head * s->head_dim))
         return err_set(
