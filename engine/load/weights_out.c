@@ -30,8 +30,9 @@ static const struct weight_row *row_of(const struct weight_table *t, const struc
     bool fused = own && (own->flags & WEIGHT_EXPERTS) && strstr(own->name[0], "gate_up");
     const unsigned same = WEIGHT_GLOBAL | WEIGHT_VECTOR | WEIGHT_EXPERTS;
     /* A row that only GGUF files have stands before the folder's: so does the converter write it. */
-    const unsigned by_heads = WEIGHT_ALT | WEIGHT_ROW_ANY;
-    bool other = own && ((own->flags & WEIGHT_ELSE) || (own->flags & by_heads) == by_heads);
+    const unsigned by_heads = WEIGHT_ALT | WEIGHT_ROW_ANY, norm = WEIGHT_ELSE | WEIGHT_VECTOR;
+    bool other = own && (((own->flags & norm) == norm && !own->name[1]) ||
+                         (own->flags & by_heads) == by_heads);
     if (own && !fused && !other)
         return own;
     for (int i = 0; i < t->n_row; i++) {
