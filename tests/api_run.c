@@ -68,6 +68,21 @@ void api_run_image_model(struct api *a, const char *name, const struct eng_image
     api_model_ready(a, at, &info);
 }
 
+int api_run_images_open(void **state)
+{
+    struct api *a = api_run_open("tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz", RUN_CTX, NULL);
+    api_run_image_model(a, "sd", &api_run_sd);
+    api_run_image_model(a, "flow", &api_run_flow);
+    *state = a;
+    return 0;
+}
+
+int api_run_images_close(void **state)
+{
+    api_close(*state);
+    return 0;
+}
+
 void api_run_start(struct api *a, struct api_call *c, const char *path, const char *body)
 {
     api_run_send(a, c, path, view_str(body), NULL);
@@ -300,4 +315,14 @@ void api_run_error(struct api_call *c, int status, const char *param, const char
         fail_msg("%s: %d %s", c->body, c->status, buf_cstr(&c->out));
     assert_true(strlen(api_run_str(e, "message")) > 10);
     json_decref(v);
+}
+
+void api_run_image_usage(json_t *v, int in, int image, int out)
+{
+    json_t *u = json_object_get(v, "usage"), *d = json_object_get(u, "input_tokens_details");
+    assert_int_equal(api_run_int(u, "input_tokens"), in + image);
+    assert_int_equal(api_run_int(u, "output_tokens"), out);
+    assert_int_equal(api_run_int(u, "total_tokens"), in + image + out);
+    assert_int_equal(api_run_int(d, "text_tokens"), in);
+    assert_int_equal(api_run_int(d, "image_tokens"), image);
 }

@@ -19,6 +19,10 @@ extern const struct eng_image_info api_run_sd, api_run_flow;
 /* Add an image model to it, with these facts. */
 void api_run_image_model(struct api *a, const char *name, const struct eng_image_info *info);
 
+/* Group fixtures of tests of images: *state is an API that serves a text model as "m", these two as "sd" and "flow". */
+int api_run_images_open(void **state);
+int api_run_images_close(void **state);
+
 /* api_prepare of a POST with this body. `body` outlives the call; api_call_free ends it. */
 void api_run_start(struct api *a, struct api_call *c, const char *path, const char *body);
 /* The same with a body of any bytes and type. */
@@ -44,6 +48,8 @@ json_t *api_run_answer(const struct api_call *c);
 /* Members of an object; api_run_int fails the test when it is no integer. */
 const char *api_run_str(json_t *o, const char *key);
 long long api_run_int(json_t *o, const char *key);
+/* usage of an answer about pictures: tokens of text, of pictures, and of what was made. */
+void api_run_image_usage(json_t *v, int in, int image, int out);
 /* The call has ended with this status; its param and code are these ("" = null; code NULL: any). */
 void api_run_error(struct api_call *c, int status, const char *param, const char *code);
 /* All of choice i's text in an answer of either kind and endpoint; the caller frees it. */

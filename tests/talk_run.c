@@ -22,29 +22,34 @@ static const char template[] =
     "{% if m.tool_call_id %}={{ m.tool_call_id }}{% endif %}\n{% endfor %}"
     "{% if add_generation_prompt %}assistant: {% endif %}";
 
+void talk_run_serve(struct talk_run *r, const char *name, const char *text)
+{
+    struct err e = {0};
+    char model[64], file[] = "/tmp/stepd-template-XXXXXX";
+    int fd = mkstemp(file);
+    assert_true(fd >= 0);
+    assert_int_equal(write(fd, text, strlen(text)), strlen(text));
+    close(fd);
+    assert_int_equal(unxz_temp(MODEL, model, sizeof model), 0);
+    int at = api_model_add(r->api, name, NULL, model, file, &e);
+    if (at < 0)
+        fail_msg("%s", e.text);
+    unlink(model);
+    unlink(file);
+    api_model_ready(r->api, at, &(struct eng_info){.n_ctx = RUN_CTX, .n_vocab = r->n_vocab});
+}
+
 void talk_run_open(struct talk_run *r)
 {
     struct tokenizer *tok;
-    struct err e = {0};
-    char model[64], name[] = "/tmp/stepd-template-XXXXXX";
     r->api = api_run_open(MODEL, RUN_CTX, &tok);
-    for (int32_t id = 0; id < tok_n_vocab(tok); id++) {
+    r->n_vocab = tok_n_vocab(tok);
+    for (int32_t id = 0; id < r->n_vocab; id++) {
         struct view v = tok_bytes(tok, id, false);
         if (v.len == 1)
             r->byte_id[(unsigned char)v.p[0]] = id;
     }
-    int fd = mkstemp(name);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, template, sizeof template - 1), sizeof template - 1);
-    close(fd);
-    assert_int_equal(unxz_temp(MODEL, model, sizeof model), 0);
-    int at = api_model_add(r->api, "t", NULL, model, name, &e);
-    if (at < 0)
-        fail_msg("%s", e.text);
-    unlink(model);
-    unlink(name);
-    struct eng_info info = {.n_ctx = RUN_CTX, .n_vocab = tok_n_vocab(tok)};
-    api_model_ready(r->api, at, &info);
+    talk_run_serve(r, "t", template);
 }
 
 void talk_run_close(struct talk_run *r)

@@ -7,10 +7,13 @@
 
 struct talk_run {
     struct api *api;
+    int32_t n_vocab;
     int32_t byte_id[256]; /* the token of each byte */
 };
 void talk_run_open(struct talk_run *r);
 void talk_run_close(struct talk_run *r);
+/* The tiny model once more as `name`, with this template. */
+void talk_run_serve(struct talk_run *r, const char *name, const char *text);
 /* The model writes this. */
 void talk_run_text(struct talk_run *r, struct api_call *c, const char *text);
 /* A POST of this body, answered with this text and end: the answer, see api_run_answer. */

@@ -14,9 +14,8 @@
 #include "engine/base/mem.h"
 #include "tests/api_run.h"
 
-#define TEXT_MODEL "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz"
-#define GEN        "/v1/images/generations"
-#define EDIT       "/v1/images/edits"
+#define GEN  "/v1/images/generations"
+#define EDIT "/v1/images/edits"
 
 static const uint8_t RED[3] = {255, 0, 0}, BLUE[3] = {0, 0, 255};
 
@@ -24,18 +23,9 @@ static struct api *api;
 
 static int setup(void **state)
 {
-    (void)state;
-    api = api_run_open(TEXT_MODEL, RUN_CTX, NULL); /* "m" */
-    api_run_image_model(api, "sd", &api_run_sd);
-    api_run_image_model(api, "flow", &api_run_flow);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    api_close(api);
-    return 0;
+    int rc = api_run_images_open(state);
+    api = *state;
+    return rc;
 }
 
 /* ---- fields ---- */
@@ -369,16 +359,6 @@ static void check_picture(const char *text, int w, int h, const uint8_t rgb[3], 
     picture_free(&p);
 }
 
-static void check_usage(json_t *v, int in, int image, int out)
-{
-    json_t *u = json_object_get(v, "usage"), *d = json_object_get(u, "input_tokens_details");
-    assert_int_equal(api_run_int(u, "input_tokens"), in + image);
-    assert_int_equal(api_run_int(u, "output_tokens"), out);
-    assert_int_equal(api_run_int(u, "total_tokens"), in + image + out);
-    assert_int_equal(api_run_int(d, "text_tokens"), in);
-    assert_int_equal(api_run_int(d, "image_tokens"), image);
-}
-
 static void test_whole(void **state)
 {
     static const char *const formats[] = {"png", "jpeg", "webp"};
@@ -410,7 +390,7 @@ static void test_whole(void **state)
         assert_string_equal(api_run_str(v, "quality"), "low");
         assert_string_equal(api_run_str(v, "background"), "opaque");
         assert_string_equal(api_run_str(v, "output_format"), formats[f]);
-        check_usage(v, 7, 0, 32);
+        api_run_image_usage(v, 7, 0, 32);
         assert_int_equal(json_array_size(data), 2);
         for (size_t i = 0; i < 2; i++) {
             json_t *d = json_array_get(data, i), *s = json_object_get(d, "stepd");
@@ -501,7 +481,7 @@ static void test_stream(void **state)
             if (*kinds[i] == 'p')
                 assert_int_equal(api_run_int(e, "partial_image_index"), 0);
             else
-                check_usage(e, 7, 0, 16);
+                api_run_image_usage(e, 7, 0, 16);
         }
         json_decref(v);
         api_call_free(&c);
@@ -623,5 +603,5 @@ int main(void)
         cmocka_unit_test(test_errors_of_the_engine),
         cmocka_unit_test(test_url),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, api_run_images_close);
 }

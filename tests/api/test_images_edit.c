@@ -14,9 +14,8 @@
 #include "engine/base/mem.h"
 #include "tests/api_run.h"
 
-#define GEN        "/v1/images/generations"
-#define EDIT       "/v1/images/edits"
-#define TEXT_MODEL "tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz"
+#define GEN  "/v1/images/generations"
+#define EDIT "/v1/images/edits"
 
 static const uint8_t RED[3] = {255, 0, 0}, BLUE[3] = {0, 0, 255};
 
@@ -24,28 +23,9 @@ static struct api *api;
 
 static int setup(void **state)
 {
-    (void)state;
-    api = api_run_open(TEXT_MODEL, RUN_CTX, NULL); /* "m" */
-    api_run_image_model(api, "sd", &api_run_sd);
-    api_run_image_model(api, "flow", &api_run_flow);
-    return 0;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    api_close(api);
-    return 0;
-}
-
-static void check_usage(json_t *v, int in, int image, int out)
-{
-    json_t *u = json_object_get(v, "usage"), *d = json_object_get(u, "input_tokens_details");
-    assert_int_equal(api_run_int(u, "input_tokens"), in + image);
-    assert_int_equal(api_run_int(u, "output_tokens"), out);
-    assert_int_equal(api_run_int(u, "total_tokens"), in + image + out);
-    assert_int_equal(api_run_int(d, "text_tokens"), in);
-    assert_int_equal(api_run_int(d, "image_tokens"), image);
+    int rc = api_run_images_open(state);
+    api = *state;
+    return rc;
 }
 
 /* ---- edits ---- */
@@ -132,7 +112,7 @@ static void test_edit_form(void **state)
     assert_int_equal(json_array_size(v), 3);
     assert_string_equal(api_run_str(json_array_get(v, 0), "type"), "image_edit.partial_image");
     assert_string_equal(api_run_str(json_array_get(v, 2), "type"), "image_edit.completed");
-    check_usage(json_array_get(v, 2), 7, 16, 16);
+    api_run_image_usage(json_array_get(v, 2), 7, 16, 16);
     json_decref(v);
     api_call_free(&c);
     buf_free(&form);
@@ -403,5 +383,5 @@ int main(void)
         cmocka_unit_test(test_auto_size), cmocka_unit_test(test_bad_edits),
         cmocka_unit_test(test_bad_forms), cmocka_unit_test(test_no_memory),
     };
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, api_run_images_close);
 }

@@ -13,39 +13,20 @@
 #include "api/api_impl.h"
 #include "engine/base/mem.h"
 #include "tests/talk_run.h"
-#include "tests/unxz.h"
 
 #define CHAT "/v1/chat/completions"
 
 static struct talk_run run;
 
-/* The tiny model once more, with this template. */
-static void serve(const char *name, const char *template)
-{
-    char model[64], file[] = "/tmp/stepd-template-XXXXXX";
-    struct err e;
-    int fd = mkstemp(file);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, template, strlen(template)), strlen(template));
-    close(fd);
-    assert_int_equal(unxz_temp("tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz", model, sizeof model),
-                     0);
-    int at = api_model_add(run.api, name, NULL, model, file, &e);
-    if (at < 0)
-        fail_msg("%s", e.text);
-    unlink(model);
-    unlink(file);
-    int32_t n = tok_n_vocab(run.api->model[0].text->tok);
-    api_model_ready(run.api, at, &(struct eng_info){.n_ctx = RUN_CTX, .n_vocab = n});
-}
-
 static int setup(void **state)
 {
     (void)state;
     talk_run_open(&run);
-    serve("plain", "{% for m in messages %}{{ m.content }}\n{% endfor %}");
-    serve("opened", "{% for m in messages %}{{ m.content }}\n{% endfor %}{# </think> #}<think>\n");
-    serve("harmony", "<|channel|><|message|>{{ messages[0].content }}<|end|><|start|>assistant");
+    talk_run_serve(&run, "plain", "{% for m in messages %}{{ m.content }}\n{% endfor %}");
+    talk_run_serve(&run, "opened",
+                   "{% for m in messages %}{{ m.content }}\n{% endfor %}{# </think> #}<think>\n");
+    talk_run_serve(&run, "harmony",
+                   "<|channel|><|message|>{{ messages[0].content }}<|end|><|start|>assistant");
     return 0;
 }
 

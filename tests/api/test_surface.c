@@ -127,25 +127,6 @@ static void test_writing_time(void **state)
 
 /* ---- prompts of chats ---- */
 
-/* Serve the tiny model once more as `name`, with this template. */
-static void serve(const char *name, const char *template)
-{
-    char model[64], file[] = "/tmp/stepd-template-XXXXXX";
-    struct err e;
-    int fd = mkstemp(file);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, template, strlen(template)), strlen(template));
-    close(fd);
-    assert_int_equal(unxz_temp("tests/data/gguf-tiny/tiny-llama-q8_0.gguf.xz", model, sizeof model),
-                     0);
-    int at = api_model_add(run.api, name, NULL, model, file, &e);
-    if (at < 0)
-        fail_msg("%s", e.text);
-    unlink(model);
-    unlink(file);
-    api_model_ready(run.api, at, &(struct eng_info){.n_ctx = RUN_CTX, .n_vocab = 512});
-}
-
 /* The prompt of this chat, as text. */
 static char *prompt_of(const char *fields)
 {
@@ -186,8 +167,8 @@ static void expect_prompt(const char *fields, const char *want)
 static void test_messages(void **state)
 {
     (void)state;
-    serve("plain", BODY);
-    serve("dev", "{# developer #}{% if 0 %}{{ 'developer' }}{% endif %}" BODY);
+    talk_run_serve(&run, "plain", BODY);
+    talk_run_serve(&run, "dev", "{# developer #}{% if 0 %}{{ 'developer' }}{% endif %}" BODY);
 #define P "\"model\":\"plain\","
     expect_prompt(P MSGS(USER), "(user)hi.\n(assistant)");
     expect_prompt(P "\"add_generation_prompt\":false," MSGS(USER), "(user)hi.\n");
@@ -215,7 +196,7 @@ static void test_messages(void **state)
 static void test_continue(void **state)
 {
     (void)state;
-    serve("trims", TRIMS);
+    talk_run_serve(&run, "trims", TRIMS);
 #define GO         "\"continue_final_message\":true,"
 #define T          "\"model\":\"trims\","
 #define LAST(text) MSGS(USER ",{\"role\":\"assistant\",\"content\":\"" text "\"}")
@@ -250,7 +231,7 @@ static void refused(const char *fields, const char *param, const char *code)
 static void test_messages_refused(void **state)
 {
     (void)state;
-    serve("silent", "{% for m in messages %}{{ m.role }}{% endfor %}");
+    talk_run_serve(&run, "silent", "{% for m in messages %}{{ m.role }}{% endfor %}");
     refused("\"model\":\"silent\"," GO LAST("Hello"), "continue_final_message", "invalid_value");
     refused("\"model\":\"t\"," GO "\"add_generation_prompt\":true," LAST("Hello"),
             "continue_final_message", "invalid_value");
@@ -277,7 +258,7 @@ static void test_kimi(void **state)
         const char *name = api_run_str(t, "name");
         if (strcmp(name, "Kimi-K2-Instruct") == 0 || strcmp(name, "Kimi-K2-Thinking") == 0 ||
             strcmp(name, "moonshotai-Kimi-K2") == 0)
-            serve(name, api_run_str(t, "source"));
+            talk_run_serve(&run, name, api_run_str(t, "source"));
     }
     json_decref(v);
 #define CALLED                                                                                     \
