@@ -10,6 +10,7 @@
 #include <cmocka.h>
 
 #include "engine/base/hash.h"
+#include "engine/base/mem.h"
 #include "tests/engine_run.h"
 
 void run_seq_init(struct run_seq *s, const int32_t *ids, int32_t n, int32_t first_block)
@@ -138,4 +139,28 @@ const char *run_model_path(int n_test)
     printf("skipped: %s is not there (`stepd pull smollm2-135m` fetches it)\n", path);
     printf("0 passed, 0 failed, %d skipped\n", n_test);
     return NULL;
+}
+
+void run_open_no_memory(const struct eng_opts *o, const char *name)
+{
+    struct engine *g = NULL;
+    struct err e = {0};
+    uint64_t from = mem_count();
+    assert_int_equal(eng_open(&g, o, &e), 0);
+    eng_close(g);
+    long n = (long)(mem_count() - from), done_without = 0;
+    for (long k = 1; k <= n; k++) {
+        g = NULL;
+        e = (struct err){0};
+        mem_fail_after(k, false);
+        int rc = eng_open(&g, o, &e);
+        mem_fail_after(0, false);
+        eng_close(g);
+        done_without += rc == 0; /* judging what kind of model a file is */
+        if (rc && (rc != ERR_NOMEM || e.text[0] == 0))
+            fail_msg("%s, allocation %ld: %s \"%s\"", name, k, err_name(rc), e.text);
+    }
+    print_message("%s: %ld allocations, each failed once; %ld could be done without\n", name, n,
+                  done_without);
+    assert_true(n > 10 && n < 5000 && done_without < 24);
 }

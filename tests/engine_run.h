@@ -34,6 +34,10 @@ void run_logits(struct engine *g, const int32_t *ids, int32_t n, int32_t first_b
  * ERR_NOTFOUND): the caller says so. */
 struct engine *run_open(const struct eng_opts *o);
 
+/* Each allocation of opening fails once: an ERR_NOMEM that says what, or a model all the same. Fails the test of `name`.
+ * Under the asan variant a leak on any of these paths fails the run. */
+void run_open_no_memory(const struct eng_opts *o, const char *name);
+
 /* File of the default chat model: $STEPD_TEST_MODEL, or smollm2-135m.gguf in $STEPD_MODELS or models/.
  * NULL, with a line that says so and counts `n_test` skipped tests, when there is none: exit with 77. */
 const char *run_model_path(int n_test);

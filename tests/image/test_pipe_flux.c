@@ -17,6 +17,7 @@
 #include "engine/image/encoders.h"
 #include "tests/golden.h"
 #include "tests/image_comp.h"
+#include "tests/image_run.h"
 
 #define DATA  "tests/data/image/"
 #define OTHER "two blue birds, in the rain; 12 drops"
@@ -91,33 +92,19 @@ static struct engine *open_model(const char *path, const char *device, const cha
 {
     struct eng_opts o = {
         .path = path, .device = device, .isa = isa, .precision = precision, .n_threads = 2};
-    struct engine *g = NULL;
-    struct err e = {0};
-    if (eng_open(&g, &o, &e))
-        fail_msg("%s: %s", path, e.text);
-    assert_non_null(eng_info(g)->image);
-    return g;
+    return image_run_open(&o);
 }
 
 /* Jobs to their end, those of one stage beside each other; their pixels behind each other. */
 static uint8_t *pixels(struct engine *g, const struct shot *s, int n, size_t *bytes)
 {
-    struct img_job *j[2], *now[2];
+    struct img_job *j[2] = {0};
     struct err e = {0};
     uint8_t *all = NULL;
     for (int i = 0; i < n; i++)
         if (img_job_open(g, &s[i].p, &j[i], &e))
             fail_msg("%s", e.text);
-    for (int stage = IMG_ENCODE; stage < IMG_DONE;) {
-        int k = 0;
-        for (int i = 0; i < n; i++)
-            if ((int)img_job_stage(j[i]) == stage)
-                now[k++] = j[i];
-        if (!k)
-            stage++;
-        else if (eng_image_step(g, now, k, NULL, &e))
-            fail_msg("stage %d: %s", stage, e.text);
-    }
+    image_run_finish(g, j, n);
     *bytes = 0;
     for (int i = 0; i < n; i++) {
         int w, h;

@@ -21,6 +21,7 @@
 #include "engine/image/model.h"
 #include "tests/golden.h"
 #include "tests/image_comp.h"
+#include "tests/image_run.h"
 
 #define DATA     "tests/data/image/"
 #define PROMPT   "the cat in the hat"
@@ -84,12 +85,7 @@ static struct engine *model_open(const struct set *s, const char *device, const 
                          .isa = isa,
                          .precision = precision,
                          .n_threads = 2};
-    struct engine *g = NULL;
-    struct err e = {0};
-    if (eng_open(&g, &o, &e))
-        fail_msg("%s: %s", s->dir, e.text);
-    assert_non_null(eng_info(g)->image);
-    return g;
+    return image_run_open(&o);
 }
 
 static struct img_job *job_open(struct engine *g, const struct shot *s)
@@ -110,22 +106,6 @@ static struct img_job *job_open(struct engine *g, const struct shot *s)
     if (img_job_open(g, &p, &j, &e))
         fail_msg("%s: %s", s->name, e.text);
     return j;
-}
-
-static void finish(struct engine *g, struct img_job **j, int n)
-{
-    struct err e = {0};
-    for (int stage = IMG_ENCODE; stage < IMG_DONE;) {
-        struct img_job *now[8];
-        int k = 0;
-        for (int i = 0; i < n; i++)
-            if ((int)img_job_stage(j[i]) == stage)
-                now[k++] = j[i];
-        if (!k)
-            stage++;
-        else if (eng_image_step(g, now, k, NULL, &e))
-            fail_msg("stage %d: %s", stage, e.text);
-    }
 }
 
 static const float *want(struct golden *g, const struct shot *s, const char *what, size_t *n)
@@ -168,7 +148,7 @@ static void set_check(const struct set *s, const char *device, const char *isa,
         size_t k = 0, k_px = 0;
         const struct shot *t = &s->shot[n];
         j[n] = job_open(m, t);
-        finish(m, &j[n], 1);
+        image_run_finish(m, &j[n], 1);
         const float *z = want(g, t, "latents", &k), *px = want(g, t, "image", &k_px);
         assert_true(z && px && k == j[n]->n && k_px == 3 * (size_t)(t->width * t->height));
         double d = image_error(j[n]->x, z, k), d_px = pixels_off(j[n], px);
@@ -181,7 +161,7 @@ static void set_check(const struct set *s, const char *device, const char *isa,
     }
     for (int i = 0; i < n; i++)
         j[i] = job_open(m, &s->shot[i]);
-    finish(m, j, n);
+    image_run_finish(m, j, n);
     for (int i = 0; i < n; i++) {
         const uint8_t *px = img_job_pixels(j[i], &w, &h);
         assert_memory_equal(px, alone[i], (size_t)(w * h * 3));
@@ -476,7 +456,7 @@ static void test_no_memory(void **st)
         mem_fail_after(0, false);
         if (rc)
             assert_int_equal(rc, ERR_NOMEM);
-        finish(m, &j, 1);
+        image_run_finish(m, &j, 1);
         img_job_close(m, j);
     }
     eng_close(m);

@@ -16,6 +16,7 @@
 #include <cmocka.h>
 
 #include "engine/base/log.h"
+#include "tests/bad_gguf.h"
 #include "tests/corrupt.h"
 #include "tests/mutate.h"
 #include "tests/tree.h"
@@ -383,58 +384,37 @@ static void test_configs(void **state)
 static void test_malformed(void **state)
 {
     (void)state;
-    static const struct {
-        const char *file;
-        int rc;
-        const char *says;
-    } bad[] = {
-        {"alignment-odd.gguf", ERR_PARSE, "'general.alignment': 3"},
-        {"alignment-zero.gguf", ERR_PARSE, "'general.alignment': 0"},
-        {"array-length.gguf", ERR_PARSE, "key 'a': array of 2305843009213693952"},
-        {"array-nesting.gguf.xz", ERR_UNSUPPORTED, "key 'a': an array of arrays"},
-        {"block-remainder.gguf", ERR_PARSE, "tensor 't': rows of 33"},
-        {"dims-overflow.gguf", ERR_PARSE, "tensor 't': dimension 1"},
-        {"duplicate-key.gguf", ERR_PARSE, "key 'a.b' is there twice"},
-        {"empty.gguf", ERR_PARSE, "empty"},
-        {"huge-kv-count.gguf", ERR_PARSE, "key count 1152921504606846976"},
-        {"huge-tensor-count.gguf", ERR_PARSE, "tensor count 1152921504606846976"},
-        {"key-length.gguf", ERR_PARSE, "key count 1 "},
-        {"n-dims.gguf", ERR_PARSE, "tensor 't': 9 dimensions"},
-        {"offset-beyond.gguf", ERR_PARSE, "tensor 't': 128 bytes at"},
-        {"offset-unaligned.gguf", ERR_PARSE, "tensor 't': offset 7"},
-        {"short-header.gguf", ERR_PARSE, "11 bytes are too few"},
-        {"string-length.gguf", ERR_PARSE, "'general.name' goes beyond"},
-        {"tensor-type.gguf", ERR_UNSUPPORTED, "tensor 't': type 250"},
-        {"truncated-kv.gguf", ERR_PARSE, "500 bytes"},
-        {"value-type.gguf", ERR_PARSE, "37 bytes"},
+    /* of a good file of 260 KB, which need not be there four times */
+    static const struct bad_gguf more[] = {
         {"/magic", ERR_PARSE, "not a GGUF file: it starts with 47 47 55 58"},
         {"/version", ERR_UNSUPPORTED, "version 99"},
         {"/truncated-data", ERR_PARSE, "incomplete"},
     };
     char path[TREE_PATH], src[256];
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    size_t n_more = sizeof more / sizeof *more;
+    for (size_t i = 0; i < BAD_GGUF_N + n_more; i++) {
+        bool made = i >= BAD_GGUF_N;
+        const struct bad_gguf *b = made ? &more[i - BAD_GGUF_N] : &bad_gguf[i];
         size_t n;
-        bool made = bad[i].file[0] ==
-                    '/'; /* of a good file of 260 KB, which need not be there four times */
         snprintf(src, sizeof src, GGUFS "%s%s", made ? "tiny-qwen2-f16.gguf.xz" : "bad-",
-                 made ? "" : bad[i].file);
+                 made ? "" : b->file);
         char *p = unxz_read(src, &n);
         assert_non_null(p);
-        if (made && bad[i].file[1] == 'm')
+        if (made && b->file[1] == 'm')
             memcpy(p, "GGUX", 4);
-        if (made && bad[i].file[1] == 'v')
+        if (made && b->file[1] == 'v')
             memcpy(p + 4, "\x63\0\0\0", 4);
-        tree_put(root, "bad.gguf", p, made && bad[i].file[1] == 't' ? n - 1000 : n);
+        tree_put(root, "bad.gguf", p, made && b->file[1] == 't' ? n - 1000 : n);
         free(p);
         snprintf(path, sizeof path, "%.200s/bad.gguf", root);
         for (int k = 0; k < 2; k++) {
             struct err e = {0};
             int rc = corrupt_try(&(struct corrupt_model){path, "", k > 0}, k ? "cpu" : "ref", &e);
-            if (rc != bad[i].rc || !strstr(e.text, bad[i].says) || !strstr(e.text, path))
-                fail_msg("%s: %d %s", bad[i].file, rc, e.text);
+            if (rc != b->rc || !strstr(e.text, b->says) || !strstr(e.text, path))
+                fail_msg("%s: %d %s", b->file, rc, e.text);
         }
     }
-    assert_int_equal(sizeof bad / sizeof *bad, 22);
+    assert_int_equal(BAD_GGUF_N + n_more, 22);
 }
 
 int main(int argc, char **argv)

@@ -12,6 +12,7 @@
 
 #include "engine/base/mem.h"
 #include "engine/engine.h"
+#include "tests/engine_run.h"
 #include "tests/tree.h"
 
 #define DATA "tests/data/folders"
@@ -106,32 +107,12 @@ static void test_refused(void **st)
     }
 }
 
-/* Under the asan variant a leak on any of these paths fails the run. */
 static void fail_each(const char *name)
 {
     char dir[TREE_PATH], path[TREE_PATH + 96];
-    struct engine *g = NULL;
-    struct err e = {0};
     copy(dir, path, sizeof path, name);
     struct eng_opts o = options(path);
-    uint64_t from = mem_count();
-    assert_int_equal(eng_open(&g, &o, &e), 0);
-    eng_close(g);
-    long n = (long)(mem_count() - from), done_without = 0;
-    for (long k = 1; k <= n; k++) {
-        g = NULL;
-        e = (struct err){0};
-        mem_fail_after(k, false);
-        int rc = eng_open(&g, &o, &e);
-        mem_fail_after(0, false);
-        eng_close(g);
-        done_without += rc == 0; /* judging what kind of model a folder is */
-        if (rc && (rc != ERR_NOMEM || e.text[0] == 0))
-            fail_msg("%s, allocation %ld: %s \"%s\"", name, k, err_name(rc), e.text);
-    }
-    print_message("%s: %ld allocations, each failed once; %ld could be done without\n", name, n,
-                  done_without);
-    assert_true(n > 10 && n < 5000 && done_without < 24);
+    run_open_no_memory(&o, name);
     tree_remove(dir);
 }
 

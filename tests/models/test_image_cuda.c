@@ -19,6 +19,7 @@
 #include "engine/base/mem.h"
 #include "engine/engine.h"
 #include "tests/golden.h"
+#include "tests/image_run.h"
 
 #define DATA  "tests/data/image/"
 #define CAT   "a red cat on a mat"
@@ -135,12 +136,7 @@ static struct engine *open_model(const struct set *s, const char *device, const 
                          .isa = isa,
                          .precision = precision,
                          .n_threads = 2};
-    struct engine *g = NULL;
-    struct err e = {0};
-    if (eng_open(&g, &o, &e))
-        fail_msg("%s: %s", s->dir, e.text);
-    assert_non_null(eng_info(g)->image);
-    return g;
+    return image_run_open(&o);
 }
 
 static struct img_job *job_open(struct engine *g, const struct shot *s)
@@ -164,21 +160,10 @@ static struct img_job *job_open(struct engine *g, const struct shot *s)
 /* n pictures, those of one stage beside each other; px[i] is the caller's to free. */
 static void pictures(struct engine *g, const struct shot *s, int n, uint8_t **px)
 {
-    struct img_job *j[SHOTS];
-    struct err e = {0};
+    struct img_job *j[SHOTS] = {0};
     for (int i = 0; i < n; i++)
         j[i] = job_open(g, &s[i]);
-    for (int stage = IMG_ENCODE; stage < IMG_DONE;) {
-        struct img_job *now[SHOTS];
-        int k = 0;
-        for (int i = 0; i < n; i++)
-            if ((int)img_job_stage(j[i]) == stage)
-                now[k++] = j[i];
-        if (!k)
-            stage++;
-        else if (eng_image_step(g, now, k, NULL, &e))
-            fail_msg("stage %d: %s", stage, e.text);
-    }
+    image_run_finish(g, j, n);
     for (int i = 0; i < n; i++) {
         int w, h;
         const uint8_t *p = img_job_pixels(j[i], &w, &h);

@@ -15,6 +15,7 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 #include "engine/load/gguf.h"
+#include "tests/bad_gguf.h"
 #include "tests/unxz.h"
 
 #define DATA "tests/data/gguf-tiny/"
@@ -306,43 +307,19 @@ static void test_real(void **st)
 static void test_bad_files(void **st)
 {
     (void)st;
-    static const struct {
-        const char *file;
-        int rc;
-        const char *says;
-    } bad[] = {
-        {"alignment-odd.gguf", ERR_PARSE, "'general.alignment': 3"},
-        {"alignment-zero.gguf", ERR_PARSE, "'general.alignment': 0"},
-        {"array-length.gguf", ERR_PARSE, "key 'a': array of 2305843009213693952"},
-        {"array-nesting.gguf.xz", ERR_UNSUPPORTED, "key 'a': an array of arrays"},
-        {"block-remainder.gguf", ERR_PARSE, "tensor 't': rows of 33"},
-        {"dims-overflow.gguf", ERR_PARSE, "tensor 't': dimension 1"},
-        {"duplicate-key.gguf", ERR_PARSE, "key 'a.b' is there twice"},
-        {"empty.gguf", ERR_PARSE, "empty"},
-        {"huge-kv-count.gguf", ERR_PARSE, "key count 1152921504606846976"},
-        {"huge-tensor-count.gguf", ERR_PARSE, "tensor count 1152921504606846976"},
-        {"key-length.gguf", ERR_PARSE, "key count 1 "},
-        {"n-dims.gguf", ERR_PARSE, "tensor 't': 9 dimensions"},
-        {"offset-beyond.gguf", ERR_PARSE, "tensor 't': 128 bytes at"},
-        {"offset-unaligned.gguf", ERR_PARSE, "tensor 't': offset 7"},
-        {"short-header.gguf", ERR_PARSE, "11 bytes are too few"},
-        {"string-length.gguf", ERR_PARSE, "'general.name' goes beyond"},
-        {"tensor-type.gguf", ERR_UNSUPPORTED, "tensor 't': type 250"},
-        {"truncated-kv.gguf", ERR_PARSE, "500 bytes"},
-        {"value-type.gguf", ERR_PARSE, "37 bytes"},
-    };
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    for (size_t i = 0; i < BAD_GGUF_N; i++) {
+        const struct bad_gguf *b = &bad_gguf[i];
         char path[128];
         size_t n;
         struct err e = {0};
         struct gguf *g = NULL;
-        snprintf(path, sizeof path, DATA "bad-%s", bad[i].file);
+        snprintf(path, sizeof path, DATA "bad-%s", b->file);
         char *p = unxz_read(path, &n);
         assert_non_null(p);
         put_file(p, n);
         int rc = gguf_open(&g, mem_path, &e);
-        if (rc != bad[i].rc || !strstr(e.text, bad[i].says) || !strstr(e.text, mem_path))
-            fail_msg("%s: %d %s", bad[i].file, rc, e.text);
+        if (rc != b->rc || !strstr(e.text, b->says) || !strstr(e.text, mem_path))
+            fail_msg("%s: %d %s", b->file, rc, e.text);
         free(p);
     }
 }
