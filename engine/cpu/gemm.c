@@ -115,7 +115,9 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const bool as_int8 = p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]);
     if (as_int8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
-        if (k->int8->vnni[q->layout] && __builtin_cpu_supports("avx512vnni"))
+        const bool vnni = k->lanes == 16 ? __builtin_cpu_supports("avx512vnni")
+                                         : __builtin_cpu_supports("avxvnni");
+        if (k->int8->vnni[q->layout] && vnni)
             q->fn = k->int8->vnni[q->layout];
         o->want_int8 = true;
         q->floats = false;

@@ -145,7 +145,7 @@ typedef void gemm_fn(const struct gemm_call *c);
 /* 8-bit activations (kern_gemm_int8.c): one table per ISA, NULL for layouts that are not quantised. */
 struct gemm_int8_kern {
     gemm_fn *fn[GL_N];
-    gemm_fn *vnni[GL_N]; /* the same bits, for processors that have AVX512-VNNI; or NULL */
+    gemm_fn *vnni[GL_N]; /* the same bits, for processors that have (AVX512-)VNNI; or NULL */
     void (*prep)(const struct gemm_prep *p);
 };
 extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int8_avx512,

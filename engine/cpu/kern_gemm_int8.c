@@ -159,9 +159,15 @@ INLINE vi dot_bytes(vi sum, vu q, const int8_t *x)
 /* sum += dot of two unsigned words of every lane and the two signed words at x. */
 INLINE vi dot_words(const enum dot_kind kind, vi sum, vu q, const int8_t *x)
 {
-#if LANES == 16
+#if LANES >= 8
     if (kind == DOT_VNNI) { /* by name: this object may be compiled for processors without it */
+#if LANES == 16
         __asm__("vpdpwssd %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(q), "m"(*(const int8_t(*)[4])x));
+#else
+        int32_t word;
+        memcpy(&word, x, sizeof word);
+        __asm__("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum) : "x"(q), "x"(_mm256_set1_epi32(word)));
+#endif
         return sum;
     }
 #endif
@@ -522,7 +528,7 @@ INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 GEMM_INT_LAYOUTS(X)
 #undef X
 
-#ifdef CPU_ISA_avx512
+#if defined(CPU_ISA_avx512) || defined(CPU_ISA_avx2)
 #define X(name, ...) VECTOR_FN(vnni_##name, DOT_VNNI, __VA_ARGS__)
 GEMM_INT_LAYOUTS(X)
 #undef X
@@ -539,7 +545,7 @@ const struct gemm_int8_kern TABLE(CPU_ISA) = {
             GEMM_INT_LAYOUTS(X)
 #undef X
         },
-#ifdef CPU_ISA_avx512
+#if defined(CPU_ISA_avx512) || defined(CPU_ISA_avx2)
     .vnni =
         {
 #define X(name, ...) [GL_##name] = vnni_##name,

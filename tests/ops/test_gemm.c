@@ -29,12 +29,12 @@ static struct {
     const char *name;
     const struct cpu_gemm_kern *k;
     bool bf16; /* default precision rounds activations to bf16, not to integers */
-} tables[5];
+} tables[6];
 static int n_table;
 
-/* The AVX512 table on a processor that has no VNNI: differs in the int8 kernels only. */
-static struct cpu_gemm_kern no_vnni;
-static struct gemm_int8_kern no_vnni_int8;
+/* The AVX2 and AVX512 tables on processors that have no VNNI: they differ in the int8 kernels only. */
+static struct cpu_gemm_kern no_vnni[2];
+static struct gemm_int8_kern no_vnni_int8[2];
 
 static bool have_amx(void)
 {
@@ -53,20 +53,27 @@ static void add_table(const char *name, const struct cpu_gemm_kern *k, bool bf16
     tables[n_table++].bf16 = bf16;
 }
 
+static void add_no_vnni(int i, const char *name, const struct cpu_gemm_kern *k)
+{
+    no_vnni[i] = *k;
+    no_vnni_int8[i] = *k->int8;
+    memset(no_vnni_int8[i].vnni, 0, sizeof no_vnni_int8[i].vnni);
+    no_vnni[i].int8 = &no_vnni_int8[i];
+    add_table(name, &no_vnni[i], false);
+}
+
 static void find_tables(void)
 {
     add_table("scalar", &cpu_gemm_scalar, false);
 #if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
         add_table("avx2", &cpu_gemm_avx2, false);
+        add_no_vnni(0, "avx2-no-vnni", &cpu_gemm_avx2);
+    }
     if (__builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl")) {
         add_table("avx512", &cpu_gemm_avx512, false);
-        no_vnni = cpu_gemm_avx512;
-        no_vnni_int8 = *no_vnni.int8;
-        memset(no_vnni_int8.vnni, 0, sizeof no_vnni_int8.vnni);
-        no_vnni.int8 = &no_vnni_int8;
-        add_table("avx512-no-vnni", &no_vnni, false);
+        add_no_vnni(1, "avx512-no-vnni", &cpu_gemm_avx512);
     }
 #endif
     if (have_amx())
@@ -360,7 +367,7 @@ static void check_all(const struct problem *p, int n_pool)
 {
     float *first = NULL; /* int8, of the first table that has FMA: tables[0] has not */
     for (int t = 0; t < n_table; t++) {
-        if (tables[t].k != &no_vnni) {
+        if (tables[t].k != &no_vnni[0] && tables[t].k != &no_vnni[1]) {
             free(check(t, PRECISION_DEFAULT, p, pools, n_pool));
             free(check(t, PRECISION_F32, p, pools, n_pool));
         }
