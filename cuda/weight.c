@@ -20,6 +20,10 @@ static void part_plan(struct cu_part *p, const struct weight_part *src, int f32)
         p->min = q->min;
         p->offset = q->offset;
         p->levels = (int)q->level;
+        if (q->level == LEVEL_B4) { /* no kernels of its own: its levels are e4m3 numbers */
+            p->bits = 8;
+            p->levels = LEVEL_E4M3;
+        }
         p->unit_bytes = p->bits * CU_PANEL * CU_STAGE / 8 +
                         CU_STAGE / p->group * CU_PANEL * 2 * (p->min ? 2 : 1);
     } else {
@@ -210,7 +214,11 @@ static int part_pack(struct pack *k, const struct weight_part *src)
             f->decode(row, x, n);
             row_pack_dense(k, r, x);
         } else {
+            static const uint8_t b4[16] = {0,    0x18, 0x50, 0x54, 0x48, 0x4c, 0x40, 0x44,
+                                           0x00, 0x98, 0xd0, 0xd4, 0xc8, 0xcc, 0xc0, 0xc4};
             quant_split(src->fmt, row, n, k->code, k->scale, k->min);
+            for (int64_t c = 0; src->fmt == QF_B4_32 && c < n; c++)
+                k->code[c] = b4[k->code[c] & 15];
             row_pack(k, r);
         }
     }

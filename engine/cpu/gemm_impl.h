@@ -49,6 +49,7 @@ enum gemm_scale { GS_F16, GS_F32, GS_K };
     X(F4, 4, 0, 32, GS_F32, 0, LEVEL_FP4)                                                          \
     X(F416, 4, 0, 16, GS_F32, 0, LEVEL_FP4)                                                        \
     X(NF4, 4, 0, 32, GS_F32, 0, LEVEL_NF4)                                                         \
+    X(B4, 4, 0, 32, GS_F32, 0, LEVEL_B4)                                                           \
     X(F8, 8, 0, 32, GS_F32, 0, LEVEL_E4M3)
 #define GEMM_QUANT_LAYOUTS(X) GEMM_INT_LAYOUTS(X) GEMM_LEVEL_LAYOUTS(X)
 

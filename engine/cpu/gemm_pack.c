@@ -62,6 +62,8 @@ enum gemm_layout gemm__layout(enum quant_fmt f)
         return GL_F416;
     case QF_NF4_32:
         return GL_NF4;
+    case QF_B4_32:
+        return GL_B4;
     case QF_F8_32:
         return GL_F8;
     }

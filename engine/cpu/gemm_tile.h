@@ -49,8 +49,9 @@ INLINE __m512i level16_table(const enum quant_level kind)
 {
     uint16_t t[32];
     for (int i = 0; i < 32; i++)
-        t[i] = f32_to_bf16(kind == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
-                                             : quant_levels_nf4[i & 15]);
+        t[i] = f32_to_bf16(kind == LEVEL_FP4  ? (float)quant_levels_fp4[i & 15]
+                           : kind == LEVEL_B4 ? quant_levels_b4[i & 15]
+                                              : quant_levels_nf4[i & 15]);
     return _mm512_loadu_si512(t);
 }
 

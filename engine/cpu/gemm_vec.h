@@ -107,7 +107,9 @@ INLINE vf v_small(vu q, int bias)
 INLINE vf v_level16(const enum quant_level kind, vu q)
 {
     static const float fp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-    const float *t = kind == LEVEL_FP4 ? fp4 : quant_levels_nf4;
+    const float *t = kind == LEVEL_FP4  ? fp4
+                     : kind == LEVEL_B4 ? quant_levels_b4
+                                        : quant_levels_nf4;
 #if LANES == 16
     return (vf)_mm512_permutexvar_ps((__m512i)q, _mm512_loadu_ps(t));
 #elif LANES == 8

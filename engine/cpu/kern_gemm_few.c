@@ -14,9 +14,11 @@
 /* f32 of level i of a table. */
 INLINE float few_level(const struct gemm_spec s, int i)
 {
-    return s.level == LEVEL_INT   ? (float)(i - s.bias)
-           : s.level == LEVEL_FP4 ? (float)quant_levels_fp4[i & 15]
-                                  : bf16_to_f32(f32_to_bf16(quant_levels_nf4[i & 15]));
+    return s.level == LEVEL_INT ? (float)(i - s.bias)
+           : s.level == LEVEL_FP4
+               ? (float)quant_levels_fp4[i & 15]
+               : bf16_to_f32(f32_to_bf16(s.level == LEVEL_B4 ? quant_levels_b4[i & 15]
+                                                             : quant_levels_nf4[i & 15]));
 }
 
 /* f32 of byte b of every lane, of 6 or 8 bits: the integer goes into the mantissa of 2^23, where it is (bit 23 is no

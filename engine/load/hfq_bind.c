@@ -246,18 +246,13 @@ static int bytes_bind(struct hfq_tensor *q, struct err *e)
     return q->scale ? scale_shape(q, e) : 0;
 }
 
-/* Whether twelve times the table of codes are e4m3 numbers: bitsandbytes' FP4. */
-static bool fp4_levels(struct hfq_tensor *q)
+/* Whether the table of codes is bitsandbytes' FP4. */
+static bool is_fp4(const struct hfq_tensor *q)
 {
     for (int i = 0; i < 16; i++) {
-        float want = hfq__scale_at(q->map, i) * HFQ_FP4_TIMES;
-        int c = 0;
-        while (c < 256 &&
-               ((c & 127) == 127 || fabsf(quant_e4m3((uint8_t)c) - want) > 1e-6f * fabsf(want)))
-            c++;
-        if (c == 256)
+        float want = quant_levels_b4[i] / HFQ_FP4_TIMES;
+        if (!(fabsf(hfq__scale_at(q->map, i) - want) <= 1e-6f * fabsf(want)))
             return false;
-        q->level[i] = (uint8_t)c;
     }
     return true;
 }
@@ -302,7 +297,7 @@ static int bnb4_bind(struct hfq *h, struct hfq_tensor *q, const char *stem, stru
     q->t.fmt = QF_NF4_32;
     for (int i = 0; i < 16; i++)
         if (hfq__scale_at(q->map, i) != quant_levels_nf4[i])
-            q->t.fmt = fp4_levels(q) ? QF_F8_32 : QF_F16;
+            q->t.fmt = is_fp4(q) ? QF_B4_32 : QF_F16;
     return 0;
 }
 

@@ -13,7 +13,7 @@ enum hfq_kind {
     HFQ_FP8,             /* [n_expert, n_out, n_in] e4m3 */
     HFQ_NVFP4,           /* codes [n_out, n_in / 2] u8, even columns low */
     HFQ_MXFP4,           /* the same, [n_expert, n_out, n_in / 32, 16] */
-#define HFQ_FP4_TIMES 12 /* bitsandbytes' FP4 table times this is whole, but for 1/16 */
+#define HFQ_FP4_TIMES 12 /* bitsandbytes' FP4 table times this is LEVEL_B4 */
     HFQ_BNB4,            /* codes [n_out * n_in / 2] u8, even columns high */
 };
 
@@ -32,7 +32,6 @@ struct hfq_tensor {
     const struct source_tensor *nested;
     int64_t nested_block;
     float nested_offset;
-    uint8_t level[16]; /* F8_32 of codes: as e4m3, times HFQ_FP4_TIMES */
     size_t index;
 };
 

@@ -151,9 +151,7 @@ static void row_nibbles(const struct rows *r, int i)
     int16_t *code = r->code + i * q->n_in;
     for (int64_t k = 0; k < q->n_in; k++)
         code[k] = (int16_t)(src[k / 2] >> 4 * ((k & 1) ^ (high_first ? 1 : 0)) & 15);
-    bool fp4 = q->kind == HFQ_BNB4 && q->t.fmt == QF_F8_32;
-    for (int64_t k = 0; fp4 && k < q->n_in; k++)
-        code[k] = q->level[code[k]];
+    bool fp4 = q->t.fmt == QF_B4_32;
     for (int64_t k = 0; k < q->n_in; k += 16) {
         float *s = &r->scale[i * n16 + k / 16];
         r->min[i * n16 + k / 16] = 0;

@@ -8,6 +8,7 @@
  *   F8_32   f32 scale, e4m3 q[32]           x = scale * q                 36
  *   F4_16   f32 scale / 2, qs[8]            x = scale * e2m1(q)           12 for 16 values
  *   NF4_32  f32 scale, qs[16]               x = scale * table[q]          20
+ *   B4_32   f32 scale / 12, qs[16]          x = scale * table[q]          20    bitsandbytes' own FP4
  *
  * qs as in Q4_0: value i low, value i + half the block high. */
 #include "engine/quant/quant_impl.h"

@@ -31,7 +31,7 @@ void quant_join(enum quant_fmt fmt, const uint8_t *code, const float *scale, con
             memcpy(qs, code, 32);
             break;
         default:
-            CHECK(fmt == QF_I4_32 || fmt == QF_NF4_32 || fmt == QF_F4_16);
+            CHECK(fmt == QF_I4_32 || fmt == QF_NF4_32 || fmt == QF_B4_32 || fmt == QF_F4_16);
             nibbles(qs, code, f->block_len / 2);
         }
     }

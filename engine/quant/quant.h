@@ -46,6 +46,7 @@ enum quant_fmt {
     QF_F8_32 = 123,
     QF_F4_16 = 124,
     QF_NF4_32 = 125,
+    QF_B4_32 = 126,
 };
 
 #define QF_GGUF_END 100u /* file numbers are below */

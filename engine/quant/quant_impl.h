@@ -13,8 +13,9 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "blocks are little-end
     X(Q8_1)                                                                                        \
     X(Q8_K)                                                                                        \
     X(IQ2_XXS)                                                                                     \
-    X(IQ2_XS) X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(MXFP4) X(NVFP4) X(I8_32) X(I8M_32)  \
-        X(I4_32) X(F8_32) X(F4_16) X(NF4_32)
+    X(IQ2_XS)                                                                                      \
+    X(IQ2_S) X(IQ3_XXS) X(IQ3_S) X(IQ1_S) X(IQ1_M) X(MXFP4) X(NVFP4) X(I8_32) X(I8M_32) X(I4_32)   \
+        X(F8_32) X(F4_16) X(NF4_32) X(B4_32)
 
 typedef void quant__decode_fn(const void *src, float *dst, int64_t n);
 typedef void quant__encode_fn(const float *src, void *dst, int64_t n);

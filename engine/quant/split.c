@@ -24,6 +24,9 @@ const float quant_levels_nf4[16] = {
     1.0f,
 };
 
+const float quant_levels_b4[16] = {0, 0.0625f,  8,  12,  4,  6,  2,  3,
+                                   0, -0.0625f, -8, -12, -4, -6, -2, -3};
+
 /* format, bits, group, min, offset, level */
 static const struct quant_shape shapes[] = {
     {QF_Q4_0, 4, 32, false, 8, LEVEL_INT},      {QF_Q4_1, 4, 32, true, 0, LEVEL_INT},
@@ -42,6 +45,7 @@ static const struct quant_shape shapes[] = {
     {QF_I8_32, 8, 32, false, 128, LEVEL_INT},   {QF_I8M_32, 8, 32, true, 128, LEVEL_INT},
     {QF_I4_32, 4, 32, true, 0, LEVEL_INT},      {QF_F8_32, 8, 32, false, 0, LEVEL_E4M3},
     {QF_F4_16, 4, 16, false, 0, LEVEL_FP4},     {QF_NF4_32, 4, 32, false, 0, LEVEL_NF4},
+    {QF_B4_32, 4, 32, false, 0, LEVEL_B4},
 };
 
 float quant_level_value(const struct quant_shape *s, uint8_t code)
@@ -55,6 +59,8 @@ float quant_level_value(const struct quant_shape *s, uint8_t code)
         return (float)quant_levels_fp4[code & 15];
     case LEVEL_NF4:
         return quant_levels_nf4[code & 15];
+    case LEVEL_B4:
+        return quant_levels_b4[code & 15];
     default:
         return (float)(code - s->offset);
     }
@@ -225,6 +231,7 @@ static quant__split_fn *const splits[] = {
     [QF_F8_32] = quant__f8_32_split,
     [QF_F4_16] = quant__f4_16_split,
     [QF_NF4_32] = quant__nf4_32_split,
+    [QF_B4_32] = quant__nf4_32_split,
 };
 
 void quant_split(enum quant_fmt fmt, const void *src, int64_t n, uint8_t *code, float *scale,

@@ -12,6 +12,7 @@ enum quant_level {
     LEVEL_E4M3, /* the fp8 that it is */
     LEVEL_FP4,  /* twice the e2m1 that it is: whole numbers up to 12 */
     LEVEL_NF4,  /* quantiles of the normal distribution (Dettmers et al. 2023) */
+    LEVEL_B4, /* bitsandbytes' FP4, twelve times: e2m1's, but for 1/16 and their order; all bf16 and e4m3 numbers */
 };
 
 struct quant_shape {
@@ -25,7 +26,7 @@ struct quant_shape {
 /* NULL for a format that is not quantised (f32, f16, bf16) or not known. */
 const struct quant_shape *quant_shape_get(enum quant_fmt fmt);
 extern const int8_t quant_levels_iq4[16], quant_levels_fp4[16];
-extern const float quant_levels_nf4[16];
+extern const float quant_levels_nf4[16], quant_levels_b4[16];
 float quant_level_value(const struct quant_shape *s, uint8_t code);
 
 /* n values from src (a multiple of the format's block): code [n]; scale and min [n / 16], equal for both halves of a

@@ -16,11 +16,10 @@
 #include "engine/cpu/gemm_impl.h"
 
 static const enum quant_fmt formats[] = {
-    QF_F32,    QF_F16,   QF_BF16,    QF_Q4_0,  QF_Q4_1,  QF_Q5_0,  QF_Q5_1,
-    QF_Q8_0,   QF_Q2_K,  QF_Q3_K,    QF_Q4_K,  QF_Q5_K,  QF_Q6_K,  QF_IQ4_NL,
-    QF_IQ4_XS, QF_I8_32, QF_I8M_32,  QF_I4_32, QF_F8_32, QF_F4_16, QF_NF4_32,
-    QF_MXFP4,  QF_NVFP4, QF_IQ1_M,   QF_TQ1_0, QF_TQ2_0, QF_IQ1_S, QF_IQ2_XXS,
-    QF_IQ2_XS, QF_IQ2_S, QF_IQ3_XXS, QF_IQ3_S, QF_Q8_1,  QF_Q8_K,  QF_Q1_0,
+    QF_F32,   QF_F16,     QF_BF16,   QF_Q4_0,  QF_Q4_1,    QF_Q5_0,   QF_Q5_1,  QF_Q8_0,   QF_Q2_K,
+    QF_Q3_K,  QF_Q4_K,    QF_Q5_K,   QF_Q6_K,  QF_IQ4_NL,  QF_IQ4_XS, QF_I8_32, QF_I8M_32, QF_I4_32,
+    QF_F8_32, QF_F4_16,   QF_NF4_32, QF_B4_32, QF_MXFP4,   QF_NVFP4,  QF_IQ1_M, QF_TQ1_0,  QF_TQ2_0,
+    QF_IQ1_S, QF_IQ2_XXS, QF_IQ2_XS, QF_IQ2_S, QF_IQ3_XXS, QF_IQ3_S,  QF_Q8_1,  QF_Q8_K,   QF_Q1_0,
 };
 #define N_ALIKE  9 /* the last ones: of the same panels as others, a few shapes will do */
 #define N_FORMAT ((int)(sizeof formats / sizeof formats[0]))

@@ -300,6 +300,9 @@ static void test_own(void **st)
     assert_true(x[0] == 3 && x[8] == -3 && x[1] == 0 && x[9] == 0.75f && x[2] == 0);
     quant_format_get(QF_NF4_32)->decode(b, x, 32);
     assert_true(x[0] == 0 && x[16] == 0.25f && x[2] == -0.25f);
+    b[4] = 0x91;
+    quant_format_get(QF_B4_32)->decode(b, x, 32);
+    assert_true(x[0] == 0x1p-6f && x[16] == -0x1p-6f);
     memcpy(b + 4, &min, 4);
     b[8] = 100;
     b[9] = 0x5f;
