@@ -5,8 +5,10 @@
 #include "engine/base/mem.h"
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 static bool kv_sizes(const struct kv_desc *k, struct dev_kv *kv)
 {
@@ -30,16 +32,59 @@ size_t cpu__kv_block_bytes(const struct kv_desc *k)
 
 void cpu__kv_close(struct dev *d, struct dev_kv *kv)
 {
-    (void)d;
     if (!kv)
         return;
+    if (kv->chore) {
+        cpu_pool_chore(kv->chore, NULL, NULL);
+        d->kv_touched = NULL;
+    }
     free(kv->raw);
     free(kv);
 }
 
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+#define PAGE        ((size_t)2 << 20)
+#define TOUCH_AHEAD (32 * PAGE)
+
+/* A page comes zeroed when it is first written, and where a hypervisor has to find it first, that takes milliseconds. So idle
+ * workers of a pool in use touch some pages behind the last block written, a page a call; contents stay. */
+static bool kv_touch(void *arg)
+{
+    struct dev_kv *kv = arg;
+    const size_t high = atomic_load_explicit(&kv->high, memory_order_relaxed);
+    const size_t all = kv->geom.block_bytes * (size_t)kv->desc.n_block;
+    if (kv->touched < high)
+        kv->touched = high;
+    if (!high || kv->touched + PAGE > all || kv->touched - high >= TOUCH_AHEAD)
+        return false;
+    const uintptr_t at = ((uintptr_t)kv->base + kv->touched) & ~(uintptr_t)4095;
+    if (madvise((void *)at, PAGE, MADV_POPULATE_WRITE)) {
+        kv->touched = all; /* an old kernel, or no memory: whoever writes will see */
+        return false;
+    }
+    kv->touched += PAGE;
+    return true;
+}
+
+/* Blocks of the step's rows are about to be written. */
+static void kv_high(const struct dev *d, struct dev_kv *kv)
+{
+    const struct step_meta *m = &d->meta;
+    const int32_t *seq = d->row_seq.p;
+    int32_t last = -1;
+    for (int i = 0; i < m->n_row; i++) {
+        int32_t b = m->block_table[(int64_t)seq[i] * m->block_stride + m->pos[i] / KV_BLOCK_TOKENS];
+        last = b > last ? b : last;
+    }
+    const size_t high = (size_t)(last + 1) * kv->geom.block_bytes;
+    if (high > atomic_load_explicit(&kv->high, memory_order_relaxed))
+        atomic_store_explicit(&kv->high, high, memory_order_relaxed);
+}
+
 int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, struct err *e)
 {
-    (void)d;
     int rc = ops_check_kv(k, e);
     if (rc)
         return rc;
@@ -56,6 +101,11 @@ int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, st
     mem_huge(kv->raw,
              all); /* blocks of a layer are far apart: small pages would miss the TLB at each */
     kv->base = (char *)kv->raw + (64 - (uintptr_t)kv->raw % 64) % 64;
+    if (!d->kv_touched) { /* one pool a device: a second is small */
+        d->kv_touched = kv;
+        kv->chore = d->pool;
+        cpu_pool_chore(d->pool, kv_touch, kv);
+    }
     *out = kv;
     return 0;
 }
@@ -209,6 +259,8 @@ int cpu__rope_kv(struct dev *d, const struct op_rope_kv *a)
         if (rc)
             return rc;
     }
+    if (a->layer == 0 && a->kv == d->kv_touched)
+        kv_high(d, a->kv);
     double cost = (double)(a->n_head + 3 * a->n_kv_head) * a->head_dim * 0.6;
     j.grain = cpu__grain(cost);
     if (d->meta.n_row >= 4 * KV_BLOCK_TOKENS && j.grain < KV_BLOCK_TOKENS)

@@ -33,6 +33,9 @@ struct dev_kv {
     size_t head_bytes, layer_bytes;
     char *base; /* block 0, 64-aligned: [block][layer][kv head]{K, V} */
     void *raw;
+    struct cpu_pool *chore; /* of this pool's workers: its pages (kv_touch); or NULL */
+    _Atomic size_t high;    /* bytes from base: behind the last block written so far */
+    size_t touched;         /* behind the last page that was touched ahead */
 };
 
 /* cos and sin of the step's rows for one frequency vector. */
@@ -89,6 +92,7 @@ struct dev {
     struct cpu_rope_cache rope[CPU_N_ROPE];
     struct cpu_seen seen[CPU_N_SEEN];
     int n_rope, n_seen;
+    struct dev_kv *kv_touched; /* whose pages idle workers touch ahead, or NULL */
 
     /* A norm that waits: should the next op be a product of its result, that makes the rows as it converts them, while they
      * are in its cache; any other op settles it first. */

@@ -168,7 +168,7 @@ int cpu_packed_open_in(struct cpu_packed **out, const struct cpu_gemm_kern *k, e
         at += (size_t)q->n_panel * q->panel_bytes;
         part_kernel(o, q, p);
     }
-    struct pack_job job = {o, 1 + (256 << 10) / gemm__panel_cost(o)};
+    struct pack_job job = {o, 1 + (64 << 10) / gemm__panel_cost(o)};
     int n = 0;
     for (int i = 0; i < o->n_part; i++)
         n += pack_tasks(&job, &o->part[i]);
@@ -382,19 +382,16 @@ void gemm__cut(struct gemm_cut *c, int64_t n_panel, int64_t unit, const struct c
                int64_t m)
 {
     const int n_thread = cpu_pool_threads(pool);
-    const bool even = !gemm__one_node(pool); /* a node's share of tasks is its share of panels */
     const int64_t least = (n_panel / (GEMM_CUT_MAX / 2) + unit - 1) / unit * unit;
-    int64_t first = 0, rest = 0, at = 0;
-    if (m <= FEW_ROWS || even) {
-        first = even ? 0 : n_panel * 3 / (4 * n_thread) / unit * unit;
-        rest = (n_panel - first * n_thread) / ((even ? 6 : 2) * n_thread) + 1;
-        rest = (rest + unit - 1) / unit * unit;
-    }
+    /* A node's share of tasks is its share of panels. */
+    const int64_t same = gemm__one_node(pool) ? 0 : n_panel / (6 * n_thread) / unit * unit + unit;
+    const int64_t first = m <= FEW_ROWS ? n_panel * 3 / (4 * n_thread) / unit * unit : 0;
+    int64_t at = 0;
     for (c->n = 0; at < n_panel; c->n++) {
         const int64_t left = n_panel - at;
         int64_t n = left / (2 * n_thread) / unit * unit;
-        if (rest)
-            n = c->n < n_thread && first ? first : rest;
+        if (same || (c->n < n_thread && first))
+            n = same ? same : first;
         n = n < least ? least : n;
         n = n < unit ? unit : n;
         c->from[c->n] = (int32_t)at;

@@ -18,6 +18,7 @@
 
 /* Longer than the gaps between the ops of a decode step, shorter than anyone notices on an idle box. */
 #define SPIN_US    60
+#define CHORE_US   2000 /* without a job: longer than between the steps of running requests */
 #define THREAD_MAX 1024
 
 typedef void (*task_fn)(void *arg, int task, int worker);
@@ -52,6 +53,9 @@ struct cpu_pool {
     _Alignas(64) _Atomic uint32_t wake; /* low bits of the job number: futex of the workers */
     _Atomic uint32_t n_parked;
     atomic_bool quit;
+    atomic_bool chore_taken; /* guards the chore */
+    bool (*chore)(void *arg);
+    void *chore_arg;
 };
 
 static void cpu_relax(void)
@@ -63,9 +67,12 @@ static void cpu_relax(void)
 #endif
 }
 
-static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
+/* us 0: no limit. Returns false when the time is over. */
+static bool futex_wait(_Atomic uint32_t *word, uint32_t seen, long us)
 {
-    syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0);
+    const struct timespec t = {.tv_nsec = us * 1000};
+    return !syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, us ? &t : NULL, NULL, 0) ||
+           errno != ETIMEDOUT;
 }
 
 static void futex_wake(_Atomic uint32_t *word, int n)
@@ -106,6 +113,24 @@ static void pool_work(struct cpu_pool *p, uint32_t job, const struct worker *w)
         lane_work(p, &p->lane[(w->lane + i) % p->n_lane], job, w->id);
 }
 
+void cpu_pool_chore(struct cpu_pool *p, bool (*fn)(void *arg), void *arg)
+{
+    while (atomic_exchange(&p->chore_taken, true))
+        sched_yield();
+    p->chore = fn;
+    p->chore_arg = arg;
+    atomic_store(&p->chore_taken, false);
+}
+
+static bool chore_do(struct cpu_pool *p)
+{
+    if (atomic_exchange(&p->chore_taken, true))
+        return false;
+    bool more = p->chore && p->chore(p->chore_arg);
+    atomic_store(&p->chore_taken, false);
+    return more;
+}
+
 /* Next job number after `seen`: spins, then parks. */
 static uint32_t pool_next_job(struct cpu_pool *p, uint32_t seen)
 {
@@ -119,11 +144,15 @@ static uint32_t pool_next_job(struct cpu_pool *p, uint32_t seen)
             break;
     }
     uint32_t job;
-    atomic_fetch_add(&p->n_parked, 1);
-    while ((job = atomic_load(&p->wake)) == seen && !atomic_load(&p->quit))
-        futex_wait(&p->wake, seen);
-    atomic_fetch_sub(&p->n_parked, 1);
-    return job;
+    for (long us = CHORE_US;; us = chore_do(p) ? CHORE_US : 0) {
+        bool in_time = true;
+        atomic_fetch_add(&p->n_parked, 1);
+        while ((job = atomic_load(&p->wake)) == seen && !atomic_load(&p->quit) && in_time)
+            in_time = futex_wait(&p->wake, seen, us);
+        atomic_fetch_sub(&p->n_parked, 1);
+        if (in_time)
+            return job;
+    }
 }
 
 static void *worker_main(void *arg)
@@ -175,7 +204,7 @@ void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker
         /* A worker lost its processor in the middle of a task. */
         atomic_store(&p->engine_waits, 1);
         while ((done = atomic_load(&p->done)) != (uint32_t)n_task)
-            futex_wait(&p->done, done);
+            futex_wait(&p->done, done, 0);
         atomic_store(&p->engine_waits, 0);
         break;
     }

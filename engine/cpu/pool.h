@@ -26,4 +26,9 @@ int cpu_pool_node(const struct cpu_pool *p, int worker);
 void cpu_pool_run(struct cpu_pool *p, void (*fn)(void *arg, int task, int worker), void *arg,
                   int n_task);
 
+/* What a worker does that found no job for some ms: a few ms at a time; returns whether there is
+ * more. One worker at a time; a job that comes meanwhile does not wait for it. NULL: nothing; the last is not running any
+ * more on return. Engine thread. */
+void cpu_pool_chore(struct cpu_pool *p, bool (*fn)(void *arg), void *arg);
+
 #endif

@@ -99,6 +99,45 @@ static void test_wait(void **st)
     cpu_pool_close(p);
 }
 
+struct chore {
+    atomic_int left, done;
+};
+static bool chore_piece(void *arg)
+{
+    struct chore *c = arg;
+    atomic_fetch_add(&c->done, 1);
+    return atomic_fetch_sub(&c->left, 1) > 1;
+}
+
+/* Idle workers do a chore to its end, jobs go on meanwhile, and none of it is done behind its end. */
+static void test_chore(void **st)
+{
+    (void)st;
+    struct cpu_pool *p = NULL;
+    struct chore c = {.left = 3};
+    assert_int_equal(cpu_pool_open(&p, 3, false, NULL), 0);
+    struct job j = {.n_worker = 3, .salt = 1};
+    cpu_pool_chore(p, chore_piece, &c);
+    cpu_pool_run(p, count_task, &j, 7);
+    for (int i = 0; i < 2000 && atomic_load(&c.left) > 0; i++)
+        nap(1000);
+    assert_true(atomic_load(&c.left) <= 0);
+    for (int i = 0; i < 50; i++) {
+        atomic_store(&c.left, 100); /* a chore that does not end */
+        cpu_pool_run(p, count_task, &j, 7);
+        nap(i % 5 ? 10 : 5000);
+    }
+    for (int i = 0; i < 7; i++)
+        assert_int_equal(j.count[i], 51);
+    cpu_pool_chore(p, NULL, NULL);
+    const int done = atomic_load(&c.done);
+    nap(10000);
+    cpu_pool_run(p, count_task, &j, 7);
+    nap(10000);
+    assert_int_equal(atomic_load(&c.done), done);
+    cpu_pool_close(p);
+}
+
 static void test_pin(void **st)
 {
     (void)st;
@@ -271,10 +310,11 @@ static void test_nodes(void **st)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_once),   cmocka_unit_test(test_parked),
-        cmocka_unit_test(test_wait),   cmocka_unit_test(test_pin),
-        cmocka_unit_test(test_errors), cmocka_unit_test(test_affinity_limit),
-        cmocka_unit_test(test_topo),   cmocka_unit_test(test_nodes),
+        cmocka_unit_test(test_once),           cmocka_unit_test(test_parked),
+        cmocka_unit_test(test_wait),           cmocka_unit_test(test_pin),
+        cmocka_unit_test(test_chore),          cmocka_unit_test(test_errors),
+        cmocka_unit_test(test_affinity_limit), cmocka_unit_test(test_topo),
+        cmocka_unit_test(test_nodes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
