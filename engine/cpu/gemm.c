@@ -428,6 +428,8 @@ int64_t gemm__panel_at(const struct cpu_packed *w, int64_t col)
 
 #define OWN_BYTES (512 << 10) /* of converted rows */
 #define OWN_MIN   32
+/* Every task reads all weights: they must stay in its cache, too. */
+#define OWN_WEIGHTS (1 << 20)
 
 struct own_job {
     const struct cpu_gemm_args *a;
@@ -472,7 +474,8 @@ static bool gemm_own(struct cpu_pool *pool, const struct cpu_gemm_args *a,
     int64_t even = a->m / (3 * n_thread) / GEMM_ROWS * GEMM_ROWS;
     rows = rows < even ? rows : even;
     rows = rows < GEMM_ROWS_MAX ? rows : GEMM_ROWS_MAX;
-    if (rows < OWN_MIN || cpu_gemm_form(a->w) != CPU_GEMM_BF16)
+    if (rows < OWN_MIN || cpu_gemm_form(a->w) != CPU_GEMM_BF16 ||
+        cpu_gemm_panels(a->w) * gemm__panel_cost(a->w) > OWN_WEIGHTS)
         return false;
     struct own_job j = {a, rows, (uint8_t *)a->scratch + s->wbuf, s->wbuf_each};
     cpu_pool_run(pool, own_task, &j, (int)((a->m + rows - 1) / rows));

@@ -305,27 +305,16 @@ struct segment {
     int odd, slot;   /* which scales, which results */
     const float *xs; /* of the first block, steps to the next */
     int64_t xs_step;
-    int64_t x_at,
-        x_next;       /* activations of the segment in a block; bytes from there to the next's */
     bool touch, last; /* y is written soon, now */
     /* What is asked for of each panel: lines of two places. */
     const uint8_t *ahead[2];
     int lines[2];
 };
 
-/* A unit's part of what is asked for: packed weights, and the next block's activations. */
+/* A unit's part of what is asked for. */
 static void ahead_run(const struct segment *s, int q, int block)
 {
-    const struct gemm_call *c = s->c;
-    const size_t step = c->panel_bytes;
-    if (s->n_block > 1) {
-        const char *x =
-            (const char *)(c->xb + s->x_at + q * (UNIT / QUAD) * GEMM_ROWS * GEMM_CHUNK);
-        x += block + 1 < s->n_block ? (int64_t)(block + 1) * GEMM_ROWS * c->n_in * 2 : s->x_next;
-        UNROLL(16)
-        for (int i = 0; i < GEMM_ROWS; i++)
-            _mm_prefetch(x + i * 64, _MM_HINT_T0);
-    }
+    const size_t step = s->c->panel_bytes;
     for (int k = 0; k < 2; k++) {
         const uint8_t *at = s->ahead[k] + (size_t)q * step;
         for (int i = block; i < s->lines[k]; i += s->n_block)
@@ -456,10 +445,6 @@ static void quad_run(struct segment *s)
         s->xs = c->xs + s->g * GEMM_ROWS;
         s->last = left <= UNIT;
         s->touch = !s->last && left <= 2 * UNIT;
-        s->x_at = s->g * s->spec.group * GEMM_ROWS;
-        s->x_next = UNIT * s->spec.group * GEMM_ROWS * 2;
-        if (s->last)
-            s->x_next = -s->x_at * 2;
         ahead_plan(s);
         for (int block = 0; block < s->n_block; block++) {
             block_load(s, (int64_t)block * GEMM_ROWS);
