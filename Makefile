@@ -136,7 +136,7 @@ test-%: $$(call in_group,$$*)
 
 # Everything of one variant: C tests two at a time, then what measures time or starts daemons.
 # Tests that build or fetch a whole system: `make test-long`.
-LONG_TESTS := tests/deploy/test_container.py tests/api/test_cuda_emu.py
+LONG_TESTS := tests/deploy/test_container.py tests/api/test_cuda_emu.py tests/models/test_perplexity.py
 PY_TESTS := $(filter-out $(LONG_TESTS),$(wildcard tests/*/test_*.py))
 C_PARALLEL = $(CU_TESTS) $(call in_group,unit) $(call in_group,sched) $(call in_group,ops) $(call in_group,api) $(call in_group,audio)
 tests: $(TESTS) $(CU_TESTS) $(B)/stepd $(B)/stepd-cuda-emu.so
@@ -172,7 +172,7 @@ test:
 
 # The image, really built and run; the README's two commands on a bare Debian (docs/operations.md). Both need root.
 test-long:
-	@conf/setup.sh test deploy
+	@conf/setup.sh test deploy quantisers
 	@$(MAKE) -s -j2 all
 	@$(MAKE) -s pull; for m in gemma3-270m qwen2.5-coder-0.5b; do $(B)/stepd pull $$m || echo "$$m could not be had: its test is skipped"; done
 	@$(MAKE) -s -j2 $(B)/stepd-cuda-emu.so $(B)/tests/models/test_image_cuda $(B)/tests/models/test_real $(B)/tests/models/test_corrupt

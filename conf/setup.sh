@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|cuda|browser|bench|bench-images|deploy ...
+# Installs what a stage of the build needs and is missing: conf/setup.sh build|test|quantisers|cuda|browser|bench|bench-images|deploy ...
 # Debian and its family through apt-get (with sudo when not root); Python parts into .venv.
 # Nothing is done, and nothing is asked for, when everything is there.
 set -eu
@@ -94,6 +94,13 @@ browser() {
     [ "$rc" = 0 ] || say "no browser for tests: $(tail -1 build/browser-setup.log)"
 }
 
+# Quantisers of other tools, for the test of perplexities. Without them it makes fewer types, says so and counts skips.
+quantisers() {
+    rc=0
+    (set -e; debs python3-venv; venv .venv-quantisers tests/models/requirements.txt) >build/quantisers-setup.log 2>&1 & wait $! || rc=$?
+    [ "$rc" = 0 ] || say "no quantisers for tests: $(tail -1 build/quantisers-setup.log)"
+}
+
 # stable-diffusion.cpp is compiled here. Left to itself it takes AMX where the processor has it, and dies where the kernel
 # refuses tiles to programs: so what the processor has is named one by one, and AMX is not.
 sd_flags() {
@@ -159,6 +166,7 @@ for stage in "$@"; do
     build) debs $BUILD_DEBS ;;
     test) debs $BUILD_DEBS $TEST_DEBS; venv .venv tests/requirements.txt; node_sdk ;;
     cuda) debs python3-venv g++; cuda_tools ;;
+    quantisers) quantisers ;;
     browser) browser ;;
     deploy) debs $BUILD_DEBS $DEPLOY_DEBS ;;
     bench)

@@ -179,7 +179,7 @@ def main():
             record["ids"], record["types"][kind] = ids, round(r, 6)
             if a.record:
                 with open(a.record, "w") as f:
-                    json.dump(record, f, indent=0)
+                    json.dump(record, f)
     return bad
 
 
