@@ -142,7 +142,7 @@ class Export(unittest.TestCase):
                 if v != w:
                     self.assertLess(max(abs(p - q) for p, q in zip(v, w)), 1e-6, f"{case} {name}")
             n += 1
-        self.assertGreater(n, 80)
+        self.assertGreater(n, 74)
         print(f"{n} files have the converter's keys and tensors")
 
 
