@@ -1,6 +1,6 @@
 /* Paged attention of one query tile against one KV head on AMX: bf16 factors, f32 sums. The K and V of a split (kern.h)
- * are packed once as tiles, whatever the pool's format, for all rows of the query tile; a row's softmax is over the whole
- * split, so that its sums are never rescaled, and splits are merged left to right. Queries and keys go in two bf16 parts
+ * are packed once as tiles, whatever the pool's format, for all rows of the query tile; weights of a split (amx_soft.h) have
+ * one reference, so that its sums are never rescaled, and splits are merged left to right. Queries and keys go in two bf16 parts
  * each (an f16 value exactly), because an error of a score is an error of a weight's exponent. Tokens that a row does not
  * see get a weight of exactly 0. Codes (quant/kv8.h) are bf16 as they are; their scales go to the scores, and to the
  * weights behind their sum. A row's bits depend on its own query and tokens alone. Empty in the other ISAs' objects. */
@@ -11,22 +11,25 @@
 #include <string.h>
 
 #include "engine/cpu/amx.h"
+#include "engine/cpu/amx_soft.h"
 #include "engine/cpu/vec.h"
 #include "engine/cpu/vec_kv.h"
 
-#define ROWS  32 /* of a pass: two tiles */
-#define KEYS  CPU_ATTN_SPLIT
-#define BT    KV_BLOCK_TOKENS
-#define N_BLK (KEYS / BT)
-#define LOG2E 1.44269504f
+#define ROWS   SOFT_ROWS /* of a pass: two tiles */
+#define KEYS   CPU_ATTN_SPLIT
+#define BT     KV_BLOCK_TOKENS
+#define N_BLK  (KEYS / BT)
+#define LOG2E  1.44269504f
+#define P_UNIT (ROWS * SOFT_KEYS) /* weights of a unit */
+#define LAG    2 /* units whose scores wait: what was just stored is slow to read */
 
 struct work {
     const struct cpu_attn_tile *t;
     uint16_t *q[2]; /* [n_pad][hd32], scaled: bf16, and what it leaves */
     float *all;     /* [m] states */
-    float *o;       /* [ROWS][hd16], then [ROWS] maxima and [ROWS] sums */
-    float *
-        s; /* [ROWS][KEYS] scores, by log2 e; a row's weights, in bf16, take the place of its first half */
+    float *o;       /* [ROWS][hd16], then [ROWS] sums */
+    float *s;       /* [2][ROWS][SOFT_KEYS] scores of a unit, by turns */
+    struct soft soft;
     int32_t *see; /* [m] first token that the row sees, then [m] one past the last */
     char *k[2],
         *v;       /* [N_BLK][hd32 / 32] tiles, the same of the rest; [N_BLK / 2][hd16 / 16] tiles */
@@ -45,8 +48,8 @@ static int round_up(int n, int to)
 size_t cpu_attn_tiles_scratch(int m, int head_dim)
 {
     size_t hd32 = ((size_t)head_dim + 31) / 32 * 32, rows = ((size_t)m + ROWS - 1) / ROWS * ROWS;
-    return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 2 + KEYS) + 2 * rows +
-           2 * KEYS + KEYS * (hd32 + hd32 / 2) + 64;
+    return rows * (hd32 + cpu_attn_state((int)hd32)) + ROWS * (hd32 + 3) + 2 * rows +
+           (LAG + 1) * P_UNIT + SOFT_UNITS * P_UNIT + 2 * KEYS + KEYS * (hd32 + hd32 / 2) + 64;
 }
 
 /* ---- packing ---- */
@@ -78,6 +81,15 @@ VI __m512 rest_of(__m512 a)
     return _mm512_sub_ps(a, _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(a), upper)));
 }
 
+/* Asks for the line that has value 32 i of a block's K or V. */
+VI void ask_line(const char *p, int i, enum dtype dt)
+{
+    if (!dtype_is_code(dt))
+        _mm_prefetch(p + (size_t)i * 64, _MM_HINT_T1);
+    else if (i % 2 == 0)
+        _mm_prefetch(p + (size_t)i * 32, _MM_HINT_T1);
+}
+
 /* A block from [head_dim][16] to tiles at `to`: pairs of dimensions 32 c + 2 i in row i of tile c; the same of the rest
  * at `rest`. Asks for as many bytes, as a block's K or V has, at ask[0] and ask[1]. */
 VI void pack_k(const struct work *w, char *to, char *rest, const char *k, const char *const ask[2],
@@ -87,8 +99,8 @@ VI void pack_k(const struct work *w, char *to, char *rest, const char *k, const 
     const size_t row = BT * dtype_bytes(dt);
     for (int i = 0; i < n_pair; i++) {
         __m512 a = _mm512_setzero_ps(), b = a;
-        _mm_prefetch(ask[0] + (size_t)i * 64, _MM_HINT_T1);
-        _mm_prefetch(ask[1] + (size_t)i * 64, _MM_HINT_T1);
+        ask_line(ask[0], i, dt);
+        ask_line(ask[1], i, dt);
         const char *x = k + (size_t)(2 * i) * row;
         if (2 * i + 1 < hd)
             load_two(x, x + row, dt, &a, &b);
@@ -100,7 +112,7 @@ VI void pack_k(const struct work *w, char *to, char *rest, const char *k, const 
     }
 }
 
-/* Two blocks of values to tiles: tokens 2 i and 2 i + 1 of dimensions 16 c .. in row i of tile c. Tokens outside
+/* Two blocks of values to tiles: words 2 i and 2 i + 1 of a row of weights (soft_key) in row i of tile c. Tokens outside
  * [lo, hi) become zeros: what lies there may be no number. Asks for a block's K at ask[0] and ask[1]. */
 VI void pack_v(const struct work *w, int unit, const char *const v[2], const char *const ask[2],
                enum dtype dt)
@@ -109,15 +121,14 @@ VI void pack_v(const struct work *w, int unit, const char *const v[2], const cha
     const __m512i pairs = amx_pair_order();
     char *out = w->v + (size_t)(unit * n_c) * AMX_TILE;
     for (int i = 0; i < 16; i++) {
-        const int tok = unit * 32 + 2 * i;
+        const int key = soft_key(2 * i), tok = unit * 32 + key;
         const bool see0 = tok >= w->lo && tok < w->hi, see1 = tok + 1 >= w->lo && tok + 1 < w->hi;
         const __mmask8 keep = (__mmask8)((see0 ? 0x0f : 0) | (see1 ? 0xf0 : 0));
         const size_t es = dtype_bytes(dt), row = (size_t)w->hd16 * es;
-        const char *x = v[i / 8] + (size_t)(2 * i % BT) * row, *y = x + row;
-        const char *next = ask[i / 8] + (size_t)(i % 8 * n_c) * 64;
-        for (int c = 0; c < n_c; c++, next += 64) {
+        const char *x = v[key / BT] + (size_t)(key % BT) * row, *y = x + row;
+        for (int c = 0; c < n_c; c++) {
             __m512i r = _mm512_setzero_si512();
-            _mm_prefetch(next, _MM_HINT_T1);
+            ask_line(ask[i / 8], i % 8 * n_c + c, dt);
             if (keep && dt == DT_BF16) {
                 r = _mm512_inserti64x4(
                     _mm512_castsi256_si512(_mm256_loadu_si256((const void *)(x + 32 * c))),
@@ -200,186 +211,48 @@ static void pack_q(const struct work *w, float mul)
 
 /* ---- products ---- */
 
-/* Sums 0 to 3 += two row tiles (4, 5) by two blocks (6, 7). */
-VI void dot_tiles(bool two)
+/* Sums 0 to 3 += two row tiles (4, 5) by two blocks (6, 7). A tile is loaded anew as soon as its last product is under
+ * way: q, the next row tiles, ldq bytes from row to row, and k, the next blocks, where they are not NULL. */
+VI void dot_tiles(const uint16_t *q, size_t ldq, const char *k, size_t block, bool two)
 {
     _tile_dpbf16ps(0, 4, 6);
-    _tile_dpbf16ps(1, 4, 7);
-    if (two) {
+    if (two && !q) {
         _tile_dpbf16ps(2, 5, 6);
+        if (k)
+            _tile_loadd(6, k, 64);
+        _tile_dpbf16ps(1, 4, 7);
         _tile_dpbf16ps(3, 5, 7);
-    }
-}
-VI void load_rows(const uint16_t *q, size_t ldq, bool two)
-{
-    _tile_loadd(4, q, ldq);
-    if (two)
-        _tile_loadd(5, (const char *)q + 16 * ldq, ldq);
-}
-VI void load_blocks(const char *k, size_t block)
-{
-    _tile_loadd(6, k, 64);
-    _tile_loadd(7, k + block, 64);
-}
-
-/* s = q k^T of the pass from row r for blocks [b0, b1), both even, k being b0's: what q's rest gives with k, then q with k, then q
- * with k's rest. */
-VI void scores(const struct work *w, int r, int b0, int b1, const char *const k[2], bool two)
-{
-    const int n_c = w->hd32 / 32;
-    const size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
-    const bool rest = w->t->geom.dtype == DT_F16;
-    const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
-    AMX_BARRIER(w->q[0]);
-    for (int b = b0; b < b1; b += 2) {
-        const char *k0 = k[0] + (size_t)(b - b0) * block, *k1 = k[1] + (size_t)(b - b0) * block;
-        float *s = w->s + b * BT;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int c = 0; c < n_c; c++) {
-            load_rows(q1 + c * 32, ldq, two);
-            load_blocks(k0 + c * AMX_TILE, block);
-            dot_tiles(two);
-            load_rows(q0 + c * 32, ldq, two);
-            dot_tiles(two);
-            if (rest) {
-                load_blocks(k1 + c * AMX_TILE, block);
-                dot_tiles(two);
-            }
-        }
-        _tile_stored(0, s, KEYS * 4);
-        _tile_stored(1, s + 16, KEYS * 4);
-        if (two) {
-            _tile_stored(2, s + 16 * KEYS, KEYS * 4);
-            _tile_stored(3, s + 16 * KEYS + 16, KEYS * 4);
-        }
-    }
-    AMX_BARRIER(w->s);
-}
-
-/* o = p v of the tokens of units [u0, u1), 32 each. */
-VI void values(const struct work *w, int u0, int u1, bool two)
-{
-    const int n_c = w->hd16 / 16;
-    const size_t ldo = (size_t)w->hd16 * 4, unit = (size_t)n_c * AMX_TILE;
-    AMX_BARRIER(w->s);
-    for (int c = 0; c < n_c; c += 2) {
-        const bool pair = c + 1 < n_c;
-        float *o = w->o + c * 16, *o2 = o + 16 * w->hd16;
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
-        for (int u = u0; u < u1; u++) {
-            const char *v = w->v + (size_t)u * unit + (size_t)c * AMX_TILE;
-            _tile_loadd(4, w->s + u * 16, KEYS * 4);
-            _tile_loadd(6, v, 64);
-            _tile_dpbf16ps(0, 4, 6);
-            if (pair) {
-                _tile_loadd(7, v + AMX_TILE, 64);
-                _tile_dpbf16ps(1, 4, 7);
-            }
-            if (two) {
-                _tile_loadd(5, w->s + 16 * KEYS + u * 16, KEYS * 4);
-                _tile_dpbf16ps(2, 5, 6);
-                if (pair)
-                    _tile_dpbf16ps(3, 5, 7);
-            }
-        }
-        _tile_stored(0, o, ldo);
-        if (pair)
-            _tile_stored(1, o + 16, ldo);
+    } else {
+        _tile_dpbf16ps(1, 4, 7);
+        if (q)
+            _tile_loadd(4, q, ldq);
         if (two)
-            _tile_stored(2, o2, ldo);
-        if (two && pair)
-            _tile_stored(3, o2 + 16, ldo);
-    }
-    AMX_BARRIER(w->o);
-}
-
-/* ---- softmax ---- */
-
-/* Scores after soft-cap and ALiBi, in tokens [lo, hi), lo a multiple of 16. */
-static void shape_row(const struct work *w, int m, float *s, int lo, int hi)
-{
-    const struct cpu_attn_tile *t = w->t;
-    static const float lane[BT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-    const struct vf cap = vset1(t->softcap), log2e = vset1(LOG2E);
-    const float slope = t->alibi ? t->alibi[m % t->n_group] * LOG2E : 0;
-    for (int i = lo; i < hi; i += VL) {
-        struct vf v = vload(s + i);
-        if (t->softcap > 0)
-            v = vmul(log2e, vmul(cap, vtanh(vdiv(v, cap))));
-        if (t->alibi) {
-            float first = (float)(w->base + i - t->pos[m / t->n_group]);
-            v = vfma(vset1(slope), vadd(vload(lane), vset1(first)), v);
+            _tile_dpbf16ps(2, 5, 6);
+        if (k)
+            _tile_loadd(6, k, 64);
+        if (two) {
+            _tile_dpbf16ps(3, 5, 7);
+            if (q)
+                _tile_loadd(5, (const char *)q + 16 * ldq, ldq);
         }
-        vstore(s + i, v);
     }
+    if (k)
+        _tile_loadd(7, k + block, 64);
 }
 
-/* 2^(s - whole), exactly 0 for s = -1e30: s is n + f, a polynomial for 2^f, and 2^(n - whole) by the exponent. To 1e-4 of
- * its value, a bf16 weight's last bit being 4e-3. */
-VI __m512 exp2_whole(__m512 s, __m512 whole)
-{
-    const __m512 magic = _mm512_set1_ps(12582912.0f); /* 1.5 * 2^23: rounds */
-    __m512 n = _mm512_sub_ps(_mm512_add_ps(s, magic), magic);
-    __m512 f = _mm512_sub_ps(s, n);
-    __m512 p = _mm512_set1_ps(5.5171672e-2f);
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(2.4261112e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(6.9326098e-1f));
-    p = _mm512_fmadd_ps(p, f, _mm512_set1_ps(9.9992807e-1f));
-    return _mm512_scalef_ps(p, _mm512_sub_ps(n, whole));
-}
+/* ---- softmax, while products are under way ---- */
 
-/* -1e30 in tokens [from, to) of a row: a weight of 0, and no NaN on the way. */
-VI void blank(float *s, int from, int to)
-{
-    for (int i = from; i < to;) {
-        int n = to - i < 16 ? to - i : 16;
-        _mm512_mask_storeu_ps(s + i, (__mmask16)((1u << n) - 1), _mm512_set1_ps(-1e30f));
-        i += n;
-    }
-}
+enum how { HOW_FULL, HOW_FIRST, HOW_ANY };
 
-/* The next whole number over the largest score of [from, to), multiples of 32. */
-VI float row_top(const float *s, int from, int to)
-{
-    __m512 top = _mm512_loadu_ps(s + from), top2 = _mm512_loadu_ps(s + from + 16);
-    for (int i = from + 32; i < to; i += 32) {
-        top = _mm512_max_ps(top, _mm512_loadu_ps(s + i));
-        top2 = _mm512_max_ps(top2, _mm512_loadu_ps(s + i + 16));
-    }
-    return ceilf(_mm512_reduce_max_ps(_mm512_max_ps(top, top2)));
-}
-
-/* Scores to weights in place, by `scale` where there is one; their sum without it, else of the weights as bf16 leaves them,
- * so that their average has no error of its own. The reference is a whole number: splits differ by powers of 2. */
-VI float row_weights(float *s, const float *scale, int from, int to, float whole)
-{
-    uint16_t *p = (uint16_t *)(void *)s;
-    const __m512 base = _mm512_set1_ps(whole);
-    __m512 add = _mm512_setzero_ps(), add2 = add;
-    for (int i = from; i < to; i += 32) {
-        __m512 a = exp2_whole(_mm512_loadu_ps(s + i), base);
-        __m512 b = exp2_whole(_mm512_loadu_ps(s + i + 16), base);
-        if (scale) {
-            add = _mm512_add_ps(add, a);
-            add2 = _mm512_add_ps(add2, b);
-            a = _mm512_mul_ps(a, _mm512_loadu_ps(scale + i));
-            b = _mm512_mul_ps(b, _mm512_loadu_ps(scale + i + 16));
-        }
-        const __m512i r = (__m512i)_mm512_cvtne2ps_pbh(b, a);
-        if (!scale) {
-            add = _mm512_add_ps(add, as_f32(r, 0));
-            add2 = _mm512_add_ps(add2, as_f32(r, 1));
-        }
-        _mm512_storeu_si512(p + i, r);
-    }
-    return _mm512_reduce_add_ps(_mm512_add_ps(add, add2));
-}
+/* A pass, and the unit of it whose scores wait to be weighed. */
+struct turn {
+    int r, n;     /* rows of the query tile */
+    int from, to; /* units of the split that any of them sees */
+    int lo, hi;   /* tokens that all of them see, from base; lo < 0: rows have begun before */
+    int unit;
+    enum how how;
+    const float *s;
+};
 
 /* Of the n_key tokens from base those that row m sees; false: none. */
 VI bool row_sees_of(const struct work *w, int m, int n_key, int *see)
@@ -408,29 +281,162 @@ static bool rows_see(const struct work *w, int r, int n, int n_key, int range[2]
     return range[0] < range[1];
 }
 
-/* Scores of rows [r, r + n) to weights, 0 where a row does not see. First all maxima: they wait for nothing. */
-VI void softmax(const struct work *w, int r, int n, int from, int to)
+/* Scores after soft-cap and ALiBi. */
+VI struct vf shape(const struct work *w, int m, int tok, struct vf v)
 {
     const struct cpu_attn_tile *t = w->t;
-    float *max = w->o + ROWS * w->hd16, *sum = max + ROWS;
-    const bool code = dtype_is_code(t->geom.dtype);
-    for (int i = 0; i < n; i++) {
-        float *s = w->s + i * KEYS;
-        int see[2];
-        for (int k = from; code && k < to; k += VL)
-            vstore(s + k, vmul(vload(s + k), vload(w->scale + k)));
-        if (!row_sees(w, r + i, see)) {
-            blank(s, from, to);
-        } else {
-            if (t->softcap > 0 || t->alibi)
-                shape_row(w, r + i, s, from, to);
-            blank(s, from, see[0]);
-            blank(s, see[1], to);
-        }
-        max[i] = row_top(s, from, to);
+    static const float lane[BT] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+    const struct vf cap = vset1(t->softcap);
+    if (t->softcap > 0)
+        v = vmul(vset1(LOG2E * SOFT_ONE), vmul(cap, vtanh(vdiv(v, cap))));
+    if (t->alibi) {
+        const float slope = t->alibi[m % t->n_group] * (LOG2E * SOFT_ONE);
+        const float first = (float)(w->base + tok - t->pos[m / t->n_group]);
+        v = vfma(vset1(slope), vadd(vload(lane), vset1(first)), v);
     }
-    for (int i = 0; i < n; i++)
-        sum[i] = row_weights(w->s + i * KEYS, code ? w->scale + KEYS : NULL, from, to, max[i]);
+    return v;
+}
+
+/* Any row i of the turn's pass. */
+__attribute__((noinline)) static void weigh_any(const struct work *w, const struct turn *t, int i,
+                                                bool code)
+{
+    const int at = t->unit * SOFT_KEYS, unit[2] = {t->from, t->unit};
+    const float *s = t->s + i * SOFT_KEYS;
+    int see[2];
+    row_sees(w, t->r + i, see);
+    see[0] = see[0] < at ? 0 : see[0] - at > SOFT_KEYS ? SOFT_KEYS : see[0] - at;
+    see[1] = see[1] < at ? 0 : see[1] - at > SOFT_KEYS ? SOFT_KEYS : see[1] - at;
+    if (w->t->softcap > 0 || w->t->alibi) {
+        struct soft_pair x = soft_scores(&w->soft, s, t->unit, code);
+        x.a = shape(w, t->r + i, at, (struct vf){x.a}).v;
+        x.b = shape(w, t->r + i, at + 16, (struct vf){x.b}).v;
+        soft_any(&w->soft, s, unit, i, see, &x, code);
+    } else {
+        soft_any(&w->soft, s, unit, i, see, NULL, code);
+    }
+}
+
+/* Rows [i, end) of the turn. The largest score, in fixed point, of those that the reference has to do for. */
+VI __m512i weigh(const struct work *w, const struct turn *t, int i, int end, __m512i most,
+                 bool code)
+{
+    end = end < t->n ? end : t->n;
+    if (t->how == HOW_FULL)
+        for (; i < end; i++)
+            most = soft_row(&w->soft, t->s + i * SOFT_KEYS, t->unit, i, most, code);
+    else if (t->how == HOW_FIRST)
+        for (; i < end; i++)
+            soft_first(&w->soft, t->s + i * SOFT_KEYS, t->unit, i, code);
+    else
+        for (; i < end; i++)
+            weigh_any(w, t, i, code);
+    return most;
+}
+
+/* Behind all rows of a turn: once more where a score was beyond a reference. */
+VI void weigh_end(const struct work *w, const struct turn *t, __m512i most, bool code)
+{
+    if (!soft_beyond(most))
+        return;
+    for (int i = 0; i < t->n; i++)
+        weigh_any(w, t, i, code);
+}
+
+/* s = q k^T of the pass from row r with a unit's blocks at k: what q's rest gives with k, then q with k, then q with k's
+ * rest. Meanwhile the rows of `turn` are weighed, if it is not NULL. */
+VI void scores(const struct work *w, int r, const char *const k[2], float *s,
+               const struct turn *turn, enum dtype dt, bool two)
+{
+    const int n_c = w->hd32 / 32, step = (ROWS - 1) / (n_c * (dt == DT_F16 ? 3 : 2)) + 1;
+    const size_t ldq = (size_t)w->hd32 * 2, block = (size_t)n_c * AMX_TILE;
+    const uint16_t *q0 = w->q[0] + r * w->hd32, *q1 = w->q[1] + r * w->hd32;
+    const bool code = dtype_is_code(dt);
+    __m512i most = _mm512_setzero_si512();
+    int i = 0;
+    AMX_BARRIER(w->q[0]);
+    _tile_loadd(6, k[0], 64);
+    _tile_loadd(4, q1, ldq);
+    _tile_zero(0);
+    _tile_loadd(7, k[0] + block, 64);
+    _tile_zero(1);
+    if (two)
+        _tile_loadd(5, (const char *)q1 + 16 * ldq, ldq);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int c = 0; c < n_c; c++) {
+        const int next = c + 1 < n_c ? c + 1 : c; /* behind the last: in vain */
+        const char *k_next = k[0] + next * AMX_TILE;
+        dot_tiles(q0 + c * 32, ldq, NULL, block, two);
+        if (turn)
+            most = weigh(w, turn, i, i + step, most, code);
+        i += step;
+        if (dt == DT_F16) {
+            dot_tiles(NULL, ldq, k[1] + c * AMX_TILE, block, two);
+            if (turn)
+                most = weigh(w, turn, i, i + step, most, code);
+            i += step;
+        }
+        dot_tiles(q1 + next * 32, ldq, k_next, block, two);
+        if (turn)
+            most = weigh(w, turn, i, i + step, most, code);
+        i += step;
+    }
+    if (turn)
+        weigh_end(w, turn, most, code);
+    _tile_stored(0, s, SOFT_KEYS * 4);
+    _tile_stored(1, s + 16, SOFT_KEYS * 4);
+    if (two) {
+        _tile_stored(2, s + 16 * SOFT_KEYS, SOFT_KEYS * 4);
+        _tile_stored(3, s + 16 * SOFT_KEYS + 16, SOFT_KEYS * 4);
+    }
+    AMX_BARRIER(w->s);
+}
+
+/* o = p v of the tokens of the turn's units, and the sums of weights. */
+VI void values(const struct work *w, const struct turn *t, enum dtype dt, bool two)
+{
+    const int n_c = w->hd16 / 16;
+    const size_t ldo = (size_t)w->hd16 * 4, unit = (size_t)n_c * AMX_TILE;
+    const int step = (t->n - 1) / ((n_c + 1) / 2 * (t->to - t->from)) + 1;
+    float *sum = w->o + ROWS * w->hd16;
+    int i = 0;
+    AMX_BARRIER(w->soft.p);
+    for (int c = 0; c < n_c; c += 2) {
+        const bool pair = c + 1 < n_c;
+        float *o = w->o + c * 16, *o2 = o + 16 * w->hd16;
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+        for (int u = t->from; u < t->to; u++) {
+            const char *v = w->v + (size_t)u * unit + (size_t)c * AMX_TILE;
+            const uint16_t *p = w->soft.p + u * P_UNIT;
+            _tile_loadd(6, v, 64);
+            _tile_loadd(4, p, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (two) {
+                _tile_loadd(5, p + P_UNIT / 2, 64);
+                _tile_dpbf16ps(2, 5, 6);
+            }
+            if (pair) {
+                _tile_loadd(7, v + AMX_TILE, 64);
+                _tile_dpbf16ps(1, 4, 7);
+                if (two)
+                    _tile_dpbf16ps(3, 5, 7);
+            }
+            for (int end = i + step; i < end && i < t->n; i++)
+                sum[i] = soft_sum(&w->soft, t->from, t->to, i, dtype_is_code(dt));
+        }
+        _tile_stored(0, o, ldo);
+        if (pair)
+            _tile_stored(1, o + 16, ldo);
+        if (two)
+            _tile_stored(2, o2, ldo);
+        if (two && pair)
+            _tile_stored(3, o2 + 16, ldo);
+    }
+    AMX_BARRIER(w->o);
 }
 
 /* ---- states: v_dim sums, then the reference of the exponents (-inf: nothing yet) and the sum of weights ---- */
@@ -447,7 +453,7 @@ static void state_clear(float *to, int v_dim)
 }
 
 /* to = to and a state of sums o. */
-static void state_merge(float *to, const float *o, float max, float sum, int v_dim)
+VI void state_merge(float *to, const float *o, float max, float sum, int v_dim)
 {
     if (to[v_dim] == -INFINITY) {
         memcpy(to, o, sizeof(float) * (size_t)v_dim);
@@ -484,45 +490,136 @@ static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
 
 /* ---- the tile ---- */
 
-/* Softmax, values and states of a pass whose scores are there. */
-VI void pass_end(const struct work *w, int r, int n, const int *range, float *states, bool two)
+/* Values and states of a pass whose weights are there. */
+VI void turn_end(const struct work *w, const struct turn *t, float *states, enum dtype dt, bool two)
 {
     const size_t ldo = cpu_attn_state(w->hd16);
-    const float *max = w->o + ROWS * w->hd16;
+    const float *sum = w->o + ROWS * w->hd16;
     int see[2];
-    softmax(w, r, n, range[0], range[1]);
-    values(w, range[0] / 32, range[1] / 32, two);
-    for (int i = 0; i < n; i++)
-        if (row_sees(w, r + i, see))
-            state_merge(states + (size_t)(r + i) * ldo, w->o + i * w->hd16, max[i], max[ROWS + i],
-                        w->hd16);
+    values(w, t, dt, two);
+    for (int i = 0; i < t->n; i++) {
+        if (row_sees(w, t->r + i, see))
+            state_merge(states + (size_t)(t->r + i) * ldo, w->o + i * w->hd16,
+                        w->soft.ref[i] + SOFT_LOW, sum[i], w->hd16);
+        w->soft.ref[i] = -INFINITY;
+    }
 }
 
-/* Many rows: K and V of the split are packed once for all passes. */
+/* The pass from row r in this split; false: it sees nothing. */
+static bool turn_begin(const struct work *w, struct turn *t, int r)
+{
+    int range[2];
+    *t = (struct turn){.r = r, .n = w->m - r < ROWS ? w->m - r : ROWS, .hi = KEYS};
+    if (!rows_see(w, r, t->n, KEYS, range))
+        return false;
+    for (int m = r; m < r + t->n; m++) {
+        const int lo = w->see[m] - w->base, hi = w->see[w->m + m] - w->base;
+        t->lo = lo > t->lo ? lo : t->lo;
+        t->hi = hi < t->hi ? hi : t->hi;
+    }
+    t->from = range[0] / SOFT_KEYS;
+    t->to = (range[1] + SOFT_KEYS - 1) / SOFT_KEYS;
+    return true;
+}
+
+/* How the rows take a unit whose scores are at s. */
+VI void turn_set(const struct work *w, struct turn *t, int unit, const float *s)
+{
+    const int at = unit * SOFT_KEYS;
+    const bool all = t->hi >= at + SOFT_KEYS && !(w->t->softcap > 0) && !w->t->alibi;
+    t->unit = unit;
+    t->s = s;
+    if (all && unit == t->from && t->lo <= at)
+        t->how = HOW_FIRST;
+    else if (all && unit > t->from && (t->lo <= 0 || t->lo < at))
+        t->how = HOW_FULL;
+    else
+        t->how = HOW_ANY;
+}
+
+/* Behind the last unit of a pass: its values and states. */
+VI void turn_finish(const struct work *w, const struct turn *t, float *states, enum dtype dt)
+{
+    if (t->unit + 1 < t->to)
+        return;
+    if (t->n > 16)
+        turn_end(w, t, states, dt, true);
+    else
+        turn_end(w, t, states, dt, false);
+}
+
+/* Scores of the pass's unit at s, while the turn before is weighed. */
+VI void turn_scores(const struct work *w, const struct turn *t, const char *const k[2], float *s,
+                    const struct turn *before, enum dtype dt)
+{
+    if (t->n > 16)
+        scores(w, t->r, k, s, before, dt, true);
+    else
+        scores(w, t->r, k, s, before, dt, false);
+}
+
+/* What waits when no more scores come. */
+VI void turn_last(const struct work *w, const struct turn *t, float *states, enum dtype dt)
+{
+    const bool code = dtype_is_code(dt);
+    weigh_end(w, t, weigh(w, t, 0, t->n, _mm512_setzero_si512(), code), code);
+    turn_finish(w, t, states, dt);
+}
+
+/* Asks for K and V of the next split, a share of `all` at a time. */
+VI void ask_ahead(const struct work *w, int share, int all, enum dtype dt)
+{
+    const int first = w->base / BT + N_BLK;
+    const size_t part = (v_at(w) + (size_t)w->hd16 * BT * dtype_bytes(dt) + 255) / 256 * 64;
+    for (int i = N_BLK * 4 * share / all; i < N_BLK * 4 * (share + 1) / all; i++) {
+        if (first + i / 4 > w->blocks[1])
+            return;
+        const char *p = block_at(w, first + i / 4) + (size_t)(i % 4) * part;
+        for (size_t at = 0; at < part; at += 64)
+            _mm_prefetch(p + at, _MM_HINT_T1);
+    }
+}
+
+/* Asks for the states of the turn's rows. */
+VI void ask_states(const struct work *w, const struct turn *t, const float *states)
+{
+    const size_t ldo = cpu_attn_state(w->hd16);
+    const char *p = (const char *)(states + (size_t)t->r * ldo);
+    for (size_t at = 0; at < (size_t)t->n * ldo * sizeof *states; at += 64)
+        _mm_prefetch(p + at, _MM_HINT_T0);
+}
+
+/* Many rows: K and V of the split are packed once for all passes. A unit is weighed while the next one's scores are made,
+ * be it of another pass. */
 VI void split_passes(const struct work *w, float *states, enum dtype dt)
 {
-    const size_t block = (size_t)w->hd32 * 32;
-    int range[2];
+    const size_t two = (size_t)w->hd32 * 64;
+    struct turn now, wait[LAG];
+    const int shares = (w->m + ROWS - 1) / ROWS * SOFT_UNITS;
+    int n = 0;
     for (int u = w->lo / 32; u < (w->hi + 31) / 32; u++) {
         pack_keys(w, u, 2 * u, true, dt);
         pack_values(w, u, true, dt);
     }
     for (int r = 0; r < w->m; r += ROWS) {
-        const int n = w->m - r < ROWS ? w->m - r : ROWS;
-        if (!rows_see(w, r, n, KEYS, range))
+        if (!turn_begin(w, &now, r))
             continue;
-        range[0] = range[0] / 32 * 32;
-        range[1] = round_up(range[1], 32);
-        const int b0 = range[0] / BT;
-        const char *k[2] = {w->k[0] + (size_t)b0 * block, w->k[1] + (size_t)b0 * block};
-        if (n > 16) {
-            scores(w, r, b0, range[1] / BT, k, true);
-            pass_end(w, r, n, range, states, true);
-        } else {
-            scores(w, r, b0, range[1] / BT, k, false);
-            pass_end(w, r, n, range, states, false);
+        for (int u = now.from; u < now.to; u++, n++) {
+            const char *const k[2] = {w->k[0] + (size_t)u * two, w->k[1] + (size_t)u * two};
+            float *s = w->s + n % (LAG + 1) * P_UNIT;
+            struct turn *before = &wait[n % LAG];
+            turn_scores(w, &now, k, s, n >= LAG ? before : NULL, dt);
+            ask_ahead(w, n, shares, dt);
+            if (u + 1 == now.to)
+                ask_states(w, &now, states);
+            if (n >= LAG)
+                turn_finish(w, before, states, dt);
+            turn_set(w, &now, u, s);
+            *before = now;
         }
     }
+    for (int i = n < LAG ? 0 : n - LAG; i < n; i++)
+        turn_last(w, &wait[i % LAG], states, dt);
 }
 
 /* At most 16 rows: keys are used soon after they are packed, in two places by turns, which stay in the first-level cache;
@@ -530,18 +627,23 @@ VI void split_passes(const struct work *w, float *states, enum dtype dt)
 VI void split_few(const struct work *w, float *states, enum dtype dt)
 {
     const size_t two = (size_t)w->hd32 * 64;
-    const int range[2] = {w->lo / 32 * 32, round_up(w->hi, 32)}, end = range[1] / 32;
-    pack_keys(w, range[0] / 32, range[0] / 32 % 2 * 2, false, dt);
-    for (int u = range[0] / 32; u < end; u++) {
+    struct turn now, before = {0};
+    if (!turn_begin(w, &now, 0))
+        return;
+    pack_keys(w, now.from, now.from % 2 * 2, false, dt);
+    for (int u = now.from; u < now.to; u++) {
         const char *const k[2] = {w->k[0] + (size_t)(u % 2) * two, w->k[1] + (size_t)(u % 2) * two};
-        if (u + 1 < end)
+        float *s = w->s + u % 2 * P_UNIT;
+        if (u + 1 < now.to)
             pack_keys(w, u + 1, (u + 1) % 2 * 2, false, dt);
         AMX_BARRIER(w->k[0]);
-        scores(w, 0, 2 * u, 2 * u + 2, k, false);
+        scores(w, 0, k, s, u > now.from ? &before : NULL, dt, false);
+        turn_set(w, &now, u, s);
+        before = now;
     }
-    for (int u = range[0] / 32; u < range[1] / 32; u++)
+    for (int u = now.from; u < now.to; u++)
         pack_values(w, u, false, dt);
-    pass_end(w, 0, w->m, range, states, false);
+    turn_last(w, &before, states, dt);
 }
 
 /* Scales of the split's tokens [lo, hi); what lies elsewhere may be no number. */
@@ -603,9 +705,15 @@ static void work_open(struct work *w, const struct cpu_attn_tile *t)
     w->k[1] = w->k[0] + KEYS * hd32 * 2;
     w->v = (char *)(at += KEYS * hd32);
     w->s = at += KEYS * hd32 / 2;
-    w->scale = at += ROWS * KEYS;
+    w->soft.p = (uint16_t *)(void *)(at += (LAG + 1) * P_UNIT);
+    w->soft.plain = w->soft.p + SOFT_UNITS * P_UNIT;
+    w->soft.scale = w->scale = at += SOFT_UNITS * P_UNIT;
     w->o = at += 2 * KEYS;
-    w->all = at += ROWS * (hd32 + 2);
+    w->soft.ref = at += ROWS * (hd32 + 1);
+    w->soft.base = at += ROWS;
+    w->all = at += ROWS;
+    for (int i = 0; i < ROWS; i++)
+        w->soft.ref[i] = -INFINITY;
     w->see = (int32_t *)(void *)(at + rows * cpu_attn_state((int)hd32));
     for (int m = 0; m < w->m; m++) {
         w->see[m] = cpu_attn_row_first(t, m);
@@ -617,7 +725,7 @@ static void work_open(struct work *w, const struct cpu_attn_tile *t)
         w->blocks[0] = (w->base + range[0]) / BT;
         w->blocks[1] = (w->base + range[1] - 1) / BT;
     }
-    pack_q(w, t->softcap > 0 ? t->scale : t->scale * LOG2E);
+    pack_q(w, t->softcap > 0 ? t->scale : t->scale * LOG2E * SOFT_ONE);
 }
 
 static void tile(const struct cpu_attn_tile *t)
