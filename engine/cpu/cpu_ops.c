@@ -121,11 +121,26 @@ void cpu__norm_settle(struct dev *d)
     d->norm_waits = false;
 }
 
+/* Do the product's results share memory with what the norm reads? Its last reader was the norm, as far as a caller that
+ * plans memory knows. n floats at p, ld from row to row; p may be NULL. */
+static bool lies_in(const struct cpu_gemm_args *g, const float *p, int64_t rows, int64_t ld,
+                    int64_t n)
+{
+    const uintptr_t y = (uintptr_t)g->y, from = (uintptr_t)p;
+    const int64_t y_n = (g->m - 1) * g->ldy + cpu_packed_n_out(g->w);
+    return p && g->y && from < y + (size_t)y_n * sizeof(float) &&
+           y < from + (size_t)((rows - 1) * ld + n) * sizeof(float);
+}
+
 void cpu__norm_take(struct dev *d, const struct tensor *src, struct cpu_gemm_args *g)
 {
     const struct tensor *t = &d->norm.dst;
+    const struct cpu_row_job *r = &d->norm_rows;
     if (d->norm_waits && t->buf == src->buf && t->off == src->off && t->shape[0] == src->shape[0] &&
-        t->shape[1] == src->shape[1] && t->stride[0] == src->stride[0]) {
+        t->shape[1] == src->shape[1] && t->stride[0] == src->stride[0] &&
+        !lies_in(g, r->x, r->n, r->ld_x, r->cols) &&
+        !lies_in(g, r->add, r->n, r->ld_add, r->cols) && !lies_in(g, r->w, 1, 0, r->cols) &&
+        !lies_in(g, r->b, 1, 0, r->cols)) {
         g->make = norm_make;
         g->make_arg = &d->norm_rows;
         d->norm_waits = false;

@@ -4,8 +4,9 @@
 
 #include "engine/quant/quant.h"
 
-#define N_IN  256
-#define N_OUT 48
+#define N_IN    256
+#define N_OUT   48
+#define FF_MOST 96 /* of the forms of test_norm_waits */
 
 struct shape {
     enum quant_fmt fmt, down;
@@ -159,7 +160,7 @@ static void test_bits(void **st)
 }
 
 /* Norms before a block, before its second product alone and before a read; `settle`: each is done before what follows.
- * h [300, N_IN]: the last norm's; y [2 * 300, N_OUT]: the products'. */
+ * h [300, N_IN]: the last norm's; y: the products', two of [300, N_OUT] and one over [300, ff]. */
 static void norms_run(const struct ot_back *o, const struct block *b, const struct shape *s,
                       bool settle, float *h, float *y)
 {
@@ -171,15 +172,21 @@ static void norms_run(const struct ot_back *o, const struct block *b, const stru
     struct tensor x = ot_tensor(o, n, N_IN, b->x), add = ot_tensor(o, n, N_IN, b->x),
                   t = ot_tensor(o, n, N_IN, NULL), gu = ot_tensor(o, n, 2 * s->ff, NULL),
                   ff = ot_tensor(o, n, s->ff, b->x), ff2 = ot_tensor(o, n, s->ff, b->x),
-                  d = ot_tensor(o, n, N_OUT, NULL), d2 = ot_tensor(o, n, N_OUT, NULL);
+                  d = ot_tensor(o, n, N_OUT, NULL), d2 = ot_tensor(o, n, N_OUT, NULL),
+                  over = ot_tensor(o, n, s->ff, b->x),
+                  d3 = over; /* a product over what the norm read */
+    d3.shape[1] = N_OUT;
+    d3.stride[0] = N_OUT;
     const struct op_rmsnorm norm[] = {{.dst = t, .x = x, .add = add, .eps = 1e-5f},
                                       {.dst = ff2, .x = ff2, .eps = 1e-5f},
-                                      {.dst = t, .x = x, .add = t, .eps = 1e-5f}};
+                                      {.dst = t, .x = x, .add = t, .eps = 1e-5f},
+                                      {.dst = ff2, .x = over, .eps = 1e-5f}};
     const struct op_mlp mlp = {.in = {.dst = gu, .src = t, .w = in},
                                .act = {.dst = ff, .gate_up = gu},
                                .out = {.dst = d, .src = ff, .w = out}};
-    const struct op_linear linear = {.dst = d2, .src = ff2, .w = out};
-    for (int i = 0; i < 3; i++) {
+    const struct op_linear linear = {.dst = d2, .src = ff2, .w = out},
+                           above = {.dst = d3, .src = ff2, .w = out};
+    for (int i = 0; i < 4; i++) {
         assert_int_equal(o->b->rmsnorm(o->d, &norm[i]), 0);
         if (settle)
             assert_int_equal(o->b->sync(o->d), 0);
@@ -187,10 +194,13 @@ static void norms_run(const struct ot_back *o, const struct block *b, const stru
             assert_int_equal(o->b->mlp(o->d, &mlp), 0);
         if (i == 1)
             assert_int_equal(o->b->linear(o->d, &linear), 0);
+        if (i == 3)
+            assert_int_equal(o->b->linear(o->d, &above), 0);
     }
     ot_take(o, t, h);
     ot_take(o, d, y);
     ot_take(o, d2, y + n * N_OUT);
+    ot_take(o, over, y + 2 * n * N_OUT);
     ot_take(o, x, NULL);
     ot_take(o, add, NULL);
     ot_take(o, gu, NULL);
@@ -208,7 +218,7 @@ static void test_norm_waits(void **st)
         {QF_BF16, QF_BF16, 96, false, false, false, ACT_SILU},
         {QF_F32, QF_F32, 72, false, false, false, ACT_SILU}, /* rows are padded first */
     };
-    const size_t nh = 300 * N_IN, ny = 2 * 300 * N_OUT;
+    const size_t nh = 300 * N_IN, ny = 2 * 300 * N_OUT + 300 * FF_MOST;
     float *h[2], *y[2];
     for (int i = 0; i < 2; i++) {
         h[i] = malloc(nh * sizeof *h[i]);
