@@ -160,7 +160,7 @@ static void test_bits(void **st)
 }
 
 /* Norms before a block, before its second product alone and before a read; `settle`: each is done before what follows.
- * h [300, N_IN]: the last norm's; y: the products', two of [300, N_OUT] and one over [300, ff]. */
+ * h [300, N_IN]: the last norm's; y: the products', two of [300, N_OUT] and one in [600, ff]. */
 static void norms_run(const struct ot_back *o, const struct block *b, const struct shape *s,
                       bool settle, float *h, float *y)
 {
@@ -173,19 +173,22 @@ static void norms_run(const struct ot_back *o, const struct block *b, const stru
                   t = ot_tensor(o, n, N_IN, NULL), gu = ot_tensor(o, n, 2 * s->ff, NULL),
                   ff = ot_tensor(o, n, s->ff, b->x), ff2 = ot_tensor(o, n, s->ff, b->x),
                   d = ot_tensor(o, n, N_OUT, NULL), d2 = ot_tensor(o, n, N_OUT, NULL),
-                  over = ot_tensor(o, n, s->ff, b->x),
-                  d3 = over; /* a product over what the norm read */
-    d3.shape[1] = N_OUT;
-    d3.stride[0] = N_OUT;
+                  /* A product over what the norm read, of rows that other tasks make later. */
+        over = ot_tensor(o, 2 * n, s->ff, NULL), low = over, high = over;
+    low.shape[0] = high.shape[0] = n;
+    high.shape[1] = N_OUT;
+    high.off += (size_t)(64 * s->ff) * sizeof(float);
+    assert_int_equal(
+        o->b->write(o->d, over.buf, over.off, b->x, (size_t)(n * s->ff) * sizeof(float)), 0);
     const struct op_rmsnorm norm[] = {{.dst = t, .x = x, .add = add, .eps = 1e-5f},
                                       {.dst = ff2, .x = ff2, .eps = 1e-5f},
                                       {.dst = t, .x = x, .add = t, .eps = 1e-5f},
-                                      {.dst = ff2, .x = over, .eps = 1e-5f}};
+                                      {.dst = ff2, .x = low, .eps = 1e-5f}};
     const struct op_mlp mlp = {.in = {.dst = gu, .src = t, .w = in},
                                .act = {.dst = ff, .gate_up = gu},
                                .out = {.dst = d, .src = ff, .w = out}};
     const struct op_linear linear = {.dst = d2, .src = ff2, .w = out},
-                           above = {.dst = d3, .src = ff2, .w = out};
+                           above = {.dst = high, .src = ff2, .w = out};
     for (int i = 0; i < 4; i++) {
         assert_int_equal(o->b->rmsnorm(o->d, &norm[i]), 0);
         if (settle)
@@ -218,7 +221,7 @@ static void test_norm_waits(void **st)
         {QF_BF16, QF_BF16, 96, false, false, false, ACT_SILU},
         {QF_F32, QF_F32, 72, false, false, false, ACT_SILU}, /* rows are padded first */
     };
-    const size_t nh = 300 * N_IN, ny = 2 * 300 * N_OUT + 300 * FF_MOST;
+    const size_t nh = 300 * N_IN, ny = 2 * 300 * N_OUT + 600 * FF_MOST;
     float *h[2], *y[2];
     for (int i = 0; i < 2; i++) {
         h[i] = malloc(nh * sizeof *h[i]);
