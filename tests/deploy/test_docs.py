@@ -188,7 +188,7 @@ class Docs(unittest.TestCase):
         self.assertEqual(len(tables), 2)
         for field in re.findall(r'"(\w+)"', "".join(tables)):
             self.assertIn(f"`{field}`", doc)
-        sources = read("api/images.c") + read("api/images_input.c")
+        sources = read("api/images.c") + read("api/images_input.c") + read("api/form.c")
         for code in ("invalid_image", "image_too_large", "invalid_multipart"):
             self.assertIn(f'"{code}"', sources)
             self.assertIn(f"`{code}`", doc)
@@ -199,7 +199,7 @@ class Docs(unittest.TestCase):
         for field in re.findall(r'"(\w+)"', fields):
             self.assertIn(f"`{field}`", doc)
         for code in ("invalid_audio", "audio_too_long", "invalid_multipart"):
-            self.assertIn(f'"{code}"', read("api/audio.c"))
+            self.assertIn(f'"{code}"', read("api/audio.c") + read("api/form.c"))
             self.assertIn(f"`{code}`", doc)
 
     def test_error_codes(self):
