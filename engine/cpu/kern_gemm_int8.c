@@ -380,17 +380,11 @@ struct tile_config {
 /* The compiler does not know that a tile load reads memory. */
 #define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* Values of 4 bits times 16 still fit bytes: then one product sums both digits, [hi lo] [16 q, q]. */
-INLINE bool both_digits(const struct gemm_spec s)
-{
-    return s.bits == 4 && s.group == GEMM_CHUNK;
-}
-
 /* Tiles 0, 1: results; 2, 3: activations; 4: weights. */
 static void tiles_open(const struct gemm_spec s)
 {
     struct tile_config t = {.palette = 1};
-    const int k = both_digits(s) ? XQ_BYTES : s.group; /* bytes of a product */
+    const int k = s.group; /* bytes of a product */
     for (int i = 0; i < 5; i++) {
         t.rows[i] = (uint8_t)(i < 4 ? 16 : k / 4);
         t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? k : 64);
@@ -399,10 +393,7 @@ static void tiles_open(const struct gemm_spec s)
     _tile_loadconfig(&t);
 }
 
-INLINE int tile_chunk_bytes(const struct gemm_spec s)
-{
-    return both_digits(s) ? 1024 : 512;
-}
+#define TILE_CHUNK 512 /* bytes of a chunk's values */
 
 /* The chunk's values less their bias, as bytes. */
 INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
@@ -415,31 +406,21 @@ INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t
         __m512i q = (__m512i)q_bytes(s, chunk, high, w & 3, w >> 2);
         if (s.bias)
             q = _mm512_sub_epi8(q, _mm512_set1_epi8((char)s.bias));
-        if (both_digits(s)) {
-            __m512i q16 = _mm512_and_si512(_mm512_slli_epi32(q, 4), _mm512_set1_epi8((char)0xf0));
-            _mm512_store_si512(tile + w * 64, q16);
-        }
-        _mm512_store_si512(tile + (both_digits(s) ? 8 + w : w) * 64, q);
+        _mm512_store_si512(tile + w * 64, q);
     }
 }
 
-/* Products of group g to res: of both digits, or of one each. */
+/* Products of group g to res: of one digit each. */
 INLINE void tile_group(const struct gemm_spec s, const uint8_t *tiles, const struct act_block *a,
                        int64_t g, uint8_t *res)
 {
     const int per = GEMM_CHUNK / s.group;
     const int8_t *x = a->xq + g / per * a->rows * XQ_BYTES + g % per * 16;
-    _tile_loadd(4, tiles + g * (tile_chunk_bytes(s) / per), 64);
+    _tile_loadd(4, tiles + g * (TILE_CHUNK / per), 64);
     _tile_loadd(2, x, XQ_BYTES);
     _tile_zero(0);
-    if (both_digits(s) && !s.bias) { /* 16 q is up to 240: unsigned */
-        _tile_dpbsud(0, 2, 4);
-    } else {
-        _tile_dpbssd(0, 2, 4);
-    }
+    _tile_dpbssd(0, 2, 4);
     _tile_stored(0, res, 64);
-    if (both_digits(s))
-        return;
     _tile_loadd(3, x + GEMM_CHUNK, XQ_BYTES);
     _tile_zero(1);
     _tile_dpbssd(1, 3, 4);
@@ -476,7 +457,7 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
         group_scale(scales, s, g, &d, &m);
         UNROLL(16)
         for (int r = 0; r < n; r++) {
-            vi sum = both_digits(s) ? res[r] : (res[r] << 4) + res[16 + r];
+            vi sum = (res[r] << 4) + res[16 + r];
             acc[r] = group_add(s, acc[r], sum, d, m, a.sx + g / per * GEMM_ROWS + r,
                                s.has_min ? a.xs + g * GEMM_ROWS + r : NULL);
         }
@@ -485,7 +466,8 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 }
 
 /* Rows that are fewer go without tiles. */
-#define TILE_ROWS_MIN 5
+#define TILE_ROWS_MIN   5
+#define DIGITS_ROWS_MIN 5
 
 INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
@@ -502,7 +484,7 @@ INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
         struct ask ask = ask_from(c, s, 1, p);
         for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES)) {
             ask_step(c, s, 1, &ask);
-            chunk_expand(s, chunk, tiles + i * tile_chunk_bytes(s));
+            chunk_expand(s, chunk, tiles + i * TILE_CHUNK);
         }
         int64_t row = 0;
         for (; c->m - row > 8; row += GEMM_ROWS)
@@ -522,11 +504,25 @@ INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
         tile_panels(c, s);                                                                         \
     }
+GEMM_INT_REST(X)
+#undef X
+/* Values of 4 bits times 16 still fit bytes: one product sums both digits (kern_gemm_amx.c). */
+#define X(name, ...)                                                                               \
+    static void int8_##name(const struct gemm_call *c)                                             \
+    {                                                                                              \
+        const struct gemm_spec s = {__VA_ARGS__};                                                  \
+        if (c->m < DIGITS_ROWS_MIN)                                                                \
+            vector_panels(c, s, DOT_VNNI);                                                         \
+        else                                                                                       \
+            gemm__digits_##name(c);                                                                \
+    }
+GEMM_INT4_LAYOUTS(X)
+#undef X
 #else
 #define X(name, ...) VECTOR_FN(int8_##name, DOT_PLAIN, __VA_ARGS__)
-#endif
 GEMM_INT_LAYOUTS(X)
 #undef X
+#endif
 
 #if defined(CPU_ISA_avx512) || defined(CPU_ISA_avx2)
 #define X(name, ...) VECTOR_FN(vnni_##name, DOT_VNNI, __VA_ARGS__)
