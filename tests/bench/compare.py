@@ -12,6 +12,7 @@ import datetime
 import fcntl
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -176,6 +177,8 @@ def groups(a):
 
 
 def main():
+    for s in (signal.SIGINT, signal.SIGTERM):  # a run in the background of a script has SIGINT ignored
+        signal.signal(s, signal.default_int_handler)
     a = options()
     run = Run(a)
     with run.lock:
