@@ -101,6 +101,8 @@ class Run:
             n = names[(turn + k) % len(names)]
             servers[n].go()
             f = recipes.run(c, servers[n], self.seed, self.a.realtime)
+            if f.get("cut"):
+                servers[n].settle()
             servers[n].hold()
             self.rounds.setdefault(c.key(), {}).setdefault(n, []).append(f)
             say(f"round {turn + 1}: {c.key()}: {n}: " + (f.get("error") or ", ".join(

