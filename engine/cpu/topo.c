@@ -1,26 +1,25 @@
 /* See topo.h. */
 #include "engine/cpu/topo.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define NODE_MAX 256 /* numbers may have gaps */
 
-/* Marks the processors of a list with 1 + n; false: not a list. */
-static bool list_mark(const char *list, int n, int16_t node[TOPO_CPU_MAX])
+/* Marks the processors of a list with 1 + n, as far as it is one. */
+static void list_mark(const char *list, int n, int16_t node[TOPO_CPU_MAX])
 {
     for (const char *p = list; *p && *p != '\n';) {
         char *end;
         unsigned long a = strtoul(p, &end, 10), b = a;
         if (end == p)
-            return false;
+            return;
         p = end;
         if (*p == '-') {
             b = strtoul(p + 1, &end, 10);
             if (end == p + 1)
-                return false;
+                return;
             p = end;
         }
         for (; a <= b && a < TOPO_CPU_MAX; a++)
@@ -28,7 +27,6 @@ static bool list_mark(const char *list, int n, int16_t node[TOPO_CPU_MAX])
         if (*p == ',')
             p++;
     }
-    return true;
 }
 
 int cpu_topo_read(const char *sys, int16_t node[TOPO_CPU_MAX])
@@ -42,8 +40,8 @@ int cpu_topo_read(const char *sys, int16_t node[TOPO_CPU_MAX])
         FILE *f = fopen(path, "re");
         if (!f)
             continue;
-        if (!fgets(list, sizeof list, f) || !list_mark(list, n, node))
-            list[0] = 0;
+        if (fgets(list, sizeof list, f))
+            list_mark(list, n, node);
         fclose(f);
     }
     for (int i = 0; i < TOPO_CPU_MAX; i++) {
