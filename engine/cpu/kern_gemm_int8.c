@@ -11,6 +11,9 @@
  * Compiled once per ISA. */
 #include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
+#ifdef CPU_ISA_amx
+#include "engine/cpu/amx.h"
+#endif
 
 /* How integers are multiplied and summed. */
 enum dot_kind { DOT_PLAIN, DOT_VNNI };
@@ -369,27 +372,16 @@ INLINE void vector_panels(const struct gemm_call *c, const struct gemm_spec s,
 
 /* ---- tiles: a product covers 16 rows x one group x 16 outputs ---- */
 
-#define TILE 1024 /* bytes of a result */
-
-struct tile_config {
-    uint8_t palette, start_row, reserved[14];
-    uint16_t row_bytes[16];
-    uint8_t rows[16];
-};
-
-/* The compiler does not know that a tile load reads memory. */
-#define MEMORY_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
-
 /* Tiles 0, 1: results; 2, 3: activations; 4: weights. */
 static void tiles_open(const struct gemm_spec s)
 {
-    struct tile_config t = {.palette = 1};
+    struct amx_config t = {.palette = 1};
     const int k = s.group; /* bytes of a product */
     for (int i = 0; i < 5; i++) {
         t.rows[i] = (uint8_t)(i < 4 ? 16 : k / 4);
         t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? k : 64);
     }
-    MEMORY_BARRIER(&t);
+    AMX_BARRIER(&t);
     _tile_loadconfig(&t);
 }
 
@@ -424,7 +416,7 @@ INLINE void tile_group(const struct gemm_spec s, const uint8_t *tiles, const str
     _tile_loadd(3, x + GEMM_CHUNK, XQ_BYTES);
     _tile_zero(1);
     _tile_dpbssd(1, 3, 4);
-    _tile_stored(1, res + TILE, 64);
+    _tile_stored(1, res + AMX_TILE, 64);
 }
 
 #define RING  4 /* groups whose results are held */
@@ -437,22 +429,22 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 {
     const int per = GEMM_CHUNK / s.group;
     uint8_t *res0 = c->wbuf;
-    const uint8_t *tiles = res0 + 2 * RING * TILE;
+    const uint8_t *tiles = res0 + 2 * RING * AMX_TILE;
     const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
     const struct act_block a = act_block(c, s, row);
     vf acc[GEMM_ROWS];
     UNROLL(16)
     for (int r = 0; r < n; r++)
         acc[r] = v_set(0);
-    MEMORY_BARRIER(tiles);
+    AMX_BARRIER(tiles);
     const int64_t n_group = c->n_in / s.group;
     for (int64_t g = -AHEAD; g < n_group; g++) {
         const int64_t next = g + AHEAD; /* its product runs while this one is summed */
         if (next < n_group)
-            tile_group(s, tiles, &a, next, res0 + (next & (RING - 1)) * 2 * TILE);
+            tile_group(s, tiles, &a, next, res0 + (next & (RING - 1)) * 2 * AMX_TILE);
         if (g < 0)
             continue;
-        const vi *res = (const vi *)(const void *)(res0 + (g & (RING - 1)) * 2 * TILE);
+        const vi *res = (const vi *)(const void *)(res0 + (g & (RING - 1)) * 2 * AMX_TILE);
         vf d, m;
         group_scale(scales, s, g, &d, &m);
         UNROLL(16)
@@ -471,7 +463,7 @@ INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, cons
 
 INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
 {
-    uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * TILE;
+    uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * AMX_TILE;
     if (c->m < TILE_ROWS_MIN) {
         vector_panels(c, s, DOT_VNNI);
         return;
