@@ -115,7 +115,14 @@ static int compile(const struct gram_job *job, struct grammar_vocab *v, struct g
     gr_expr root = job->build(b, job->arg, e);
     int rc = gr_compile(b, root, out, &e->err);
     gr_builder_close(b);
-    return rc;
+    struct grammar_state *s = NULL;
+    int first = rc ? 0 : grammar_state_open(&s, *out); /* whether it can be followed at all */
+    grammar_state_close(s);
+    if (!first)
+        return rc;
+    grammar_unref(*out);
+    *out = NULL;
+    return err_set(&e->err, first, "too many ways to begin an answer are open at once");
 }
 
 static const char *code_of(int rc)

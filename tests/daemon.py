@@ -146,6 +146,7 @@ class Daemon:
         self.log.close()
         bad = re.search(r"ERROR: AddressSanitizer|runtime error:|WARNING: ThreadSanitizer|LeakSanitizer|stepd: bug", text)
         if bad or (kind is None and rc != 0):
-            raise AssertionError(f"exit {rc}:\n{(bad and text[max(0, bad.start() - 500):])[:8000] or text[-8000:]}")
+            shown = text[max(0, bad.start() - 500):][:8000] if bad else text[-8000:]
+            raise AssertionError(f"exit {rc}:\n{shown}")
         if kind is not None:
             print(text[-3000:])

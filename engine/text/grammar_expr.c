@@ -8,6 +8,8 @@
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
 
+#define MANY_TEXTS 64 /* of a choice: over these they become a tree */
+
 int64_t gr__cpu_us(void)
 {
     struct timespec t;
@@ -286,7 +288,7 @@ gr_expr gr_seq2(struct gr_builder *b, gr_expr x, gr_expr y)
     return gr_seq(b, (gr_expr[]){x, y}, 2);
 }
 
-gr_expr gr_alt(struct gr_builder *b, const gr_expr *e, size_t n)
+gr_expr gr__alt_flat(struct gr_builder *b, const gr_expr *e, size_t n)
 {
     size_t from = b->n_kid;
     for (size_t i = 0; i < n; i++)
@@ -300,6 +302,28 @@ gr_expr gr_alt(struct gr_builder *b, const gr_expr *e, size_t n)
             add_kid(b, e[i]);
     }
     return close_kids(b, X_ALT, from);
+}
+
+gr_expr gr_alt(struct gr_builder *b, const gr_expr *e, size_t n)
+{
+    size_t n_text = 0, m = 0;
+    for (size_t i = 0; n > MANY_TEXTS && i < n; i++)
+        n_text += e[i] != GR_FAIL && b->x[e[i]].kind == X_LIT;
+    if (n_text <= MANY_TEXTS || b->err.code)
+        return gr__alt_flat(b, e, n);
+    gr_expr *kid = mem_alloc(n * sizeof *kid); /* the others from the front, texts from the back */
+    if (!kid)
+        return gr_fail(b, ERR_NOMEM, "no memory");
+    for (size_t i = 0, k = n; i < n; i++) {
+        if (e[i] != GR_FAIL && b->x[e[i]].kind == X_LIT)
+            kid[--k] = e[i];
+        else
+            kid[m++] = e[i];
+    }
+    kid[m] = gr__alt_texts(b, kid + m, n - m);
+    gr_expr r = gr__alt_flat(b, kid, m + 1);
+    free(kid);
+    return r;
 }
 
 gr_expr gr_alt2(struct gr_builder *b, gr_expr x, gr_expr y)

@@ -64,6 +64,10 @@ struct gr_builder {
 
 gr_expr gr__add(struct gr_builder *b, enum expr_kind kind, int32_t x, int32_t y, int32_t z);
 gr_expr gr__range(struct gr_builder *b, int lo, int hi);
+/* One of e, in their order. */
+gr_expr gr__alt_flat(struct gr_builder *b, const gr_expr *e, size_t n);
+/* One of the X_LIT e. (grammar_tree.c) */
+gr_expr gr__alt_texts(struct gr_builder *b, const gr_expr *e, size_t n);
 /* Time that this thread has worked: a busy machine refuses no schema. */
 int64_t gr__cpu_us(void);
 /* Room for n more elements of an array; false is noted as a failure. */

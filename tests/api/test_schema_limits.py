@@ -49,6 +49,7 @@ SCHEMAS = (  # name, schema, statuses
     ("many patterns at once", {"allOf": [{"type": "string", "pattern": f".*{chr(97 + i)}.*{chr(98 + i)}.*"} for i in range(20)]}, REFUSED),
     ("look-aheads", {"type": "string", "pattern": "".join(f"(?=.*{c})" for c in "abcdefgh") + ".{8,64}"}, REFUSED),
     ("a large enum", {"enum": [f"value {i} " * 8 for i in range(4000)]}, EITHER),
+    ("many open ways", {"anyOf": [{"type": "string", "pattern": f"^[a-z]{{3}}v{i}x[0-9]+$"} for i in range(2500)]}, REFUSED),
     ("many properties", {"properties": {f"p{i}": STRING for i in range(5000)}}, REFUSED),
     ("counted properties", {"properties": {f"p{i}": STRING for i in range(500)}, "maxProperties": 200}, REFUSED),
     ("no end", {"type": "object", "properties": {"a": {"$ref": "#"}}, "required": ["a"]}, REFUSED),

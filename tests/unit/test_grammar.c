@@ -202,13 +202,46 @@ static void test_token_refused(void **state)
     }
 }
 
+/* Choices of many texts, some of which begin others, allow these and nothing else; the tree of them costs one way at a time. */
+static void test_many_texts(void **state)
+{
+    (void)state;
+    enum { N = 3000, LONG = 60 };
+    static char text[N][LONG + 16];
+    static gr_expr kid[N + 1];
+    struct gr_builder *b = begin();
+    for (int i = 0; i < N; i++) {
+        if (i < LONG) /* a, aa, aaa, ... deeper than the tree goes */
+            memset(text[i], 'a', (size_t)i + 1);
+        else
+            snprintf(text[i], sizeof text[i], "value %d of %d%s", i / 2, i % 7, i % 3 ? "" : "!");
+        kid[i] = gr_str(b, text[i]);
+    }
+    kid[N] = gr_seq2(b, gr_str(b, "v"), gr_repeat(b, gr_str(b, "x"), 1, 9)); /* no text */
+    struct grammar *g = end(b, gr_alt(b, kid, N + 1));
+    for (int i = 0; i < N; i += i < 200 ? 1 : 97) {
+        char other[LONG + 20];
+        assert_true(accepts(g, text[i]));
+        snprintf(other, sizeof other, "%s?", text[i]);
+        assert_false(accepts(g, other));
+        if (i >= LONG) {
+            snprintf(other, sizeof other, "%.*s", (int)strcspn(text[i], "o"), text[i]);
+            assert_false(accepts(g, other));
+        }
+    }
+    assert_true(accepts(g, "vxx"));
+    assert_false(accepts(g, "v"));
+    assert_false(accepts(g, ""));
+    grammar_unref(g);
+}
+
 /* Each allocation of a build and a walk fails once: an error, nothing lost. */
 static void test_no_memory(void **state)
 {
     (void)state;
     struct view mark = VIEW_LIT("</t>");
     int done = 0;
-    for (int at = 1; at < 400 && !done; at++) {
+    for (int at = 1; at < 1200 && !done; at++) {
         struct gr_builder *b = NULL;
         struct grammar *g = NULL;
         struct grammar_state *s = NULL;
@@ -216,6 +249,13 @@ static void test_no_memory(void **state)
         mem_fail_after(at, false);
         int rc = gr_builder_open(&b, vocab, NULL);
         if (!rc) {
+            gr_expr many[80];
+            for (int i = 0; i < 80; i++) {
+                char text[16];
+                snprintf(text, sizeof text, "%d of it", i);
+                many[i] = gr_str(b, text);
+            }
+            gr_alt(b, many, 80);
             gr_expr e =
                 gr_seq(b,
                        (gr_expr[]){gr_token(b, control[0]), gr_text_until(b, &mark, 1, true),
@@ -245,7 +285,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_until_without), cmocka_unit_test(test_until_then),
         cmocka_unit_test(test_token),         cmocka_unit_test(test_token_as_text),
-        cmocka_unit_test(test_token_refused), cmocka_unit_test(test_no_memory),
+        cmocka_unit_test(test_token_refused), cmocka_unit_test(test_many_texts),
+        cmocka_unit_test(test_no_memory),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
