@@ -26,7 +26,7 @@ struct dev_weight; /* a weight in the backend's own packing */
 enum eng_precision {
     PRECISION_DEFAULT, /* bf16 or better activations, whatever is fastest on this device */
     PRECISION_F32,     /* f32 activations, dequantised weights, f32 KV: the oracle mode */
-    PRECISION_INT8,    /* 8-bit integer products, activations in blocks of 32: opt-in */
+    PRECISION_INT8,    /* about 8 bits of an activation, as the backend is fast with: opt-in */
 };
 
 /* A matrix [n_out, n_in] made of parts stacked along n_out (e.g. q, k, v). A part's rows lie as in the

@@ -112,7 +112,14 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const struct gemm_spec s = gemm__spec(q->layout);
     q->fn = k->exact[q->layout];
     q->floats = true;
-    const bool as_int8 = p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]);
+    const bool as_int8 =
+        k->int8 && (p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]));
+    if (p == PRECISION_INT8 && k->rough[q->layout]) {
+        q->fn = k->rough[q->layout];
+        q->floats = false;
+        o->want_xb = true;
+        return;
+    }
     if (as_int8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
         const bool vnni = k->lanes == 16 ? __builtin_cpu_supports("avx512vnni")

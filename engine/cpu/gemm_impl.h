@@ -46,7 +46,7 @@ enum gemm_scale { GS_F16, GS_F32, GS_K };
     X(Q2K, 4, 0, 16, GS_K, 1, LEVEL_INT)                                                           \
     X(Q3K, 4, 4, 16, GS_K, 0, LEVEL_INT)
 #define GEMM_INT_LAYOUTS(X) GEMM_INT4_LAYOUTS(X) GEMM_INT_REST(X)
-/* No kernels for 8-bit activations: PRECISION_INT8 multiplies these in f32. */
+/* No kernels in integers: there PRECISION_INT8 multiplies these in f32. */
 #define GEMM_LEVEL_LAYOUTS(X)                                                                      \
     X(F4, 4, 0, 32, GS_F32, 0, LEVEL_FP4)                                                          \
     X(F416, 4, 0, 16, GS_F32, 0, LEVEL_FP4)                                                        \
@@ -117,9 +117,8 @@ struct gemm_call {
                            each run of four k stored in the order 0, 2, 1, 3 */
     const float *xs; /* group sums of the activations as the kernel sees them, per block of 16 rows:
                            [n_group][16] */
-    /* int8: the activations in blocks of rows like xb, [n_chunk][rows] of 64 bytes: 32 words of 16 bits, ordered like xb,
-     * or, in the AMX table, digits in order of k [32 high, 32 low]; scales [n_in / 32][16] a block, and the sums of 32
-     * and of 16 values, negated, as integers. xs are then scale * sum. */
+    /* int8: the activations in blocks of rows like xb, [n_chunk][rows] of 64 bytes: 32 words of 16 bits, ordered like xb;
+     * scales [n_in / 32][16] a block, and the sums of 32 and of 16 values, negated, as integers. xs are then scale * sum. */
     const int8_t *xq;
     const float *sx;
     const int32_t *minus32, *minus16;
@@ -151,17 +150,17 @@ struct gemm_int8_kern {
     gemm_fn *vnni[GL_N]; /* the same bits, for processors that have (AVX512-)VNNI; or NULL */
     void (*prep)(const struct gemm_prep *p);
 };
-extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int8_avx512,
-    gemm__int8_amx;
+extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int8_avx512;
 
 struct cpu_gemm_kern {
     const char *name;
     int lanes;
     gemm_fn *fast[GL_N];  /* default precision; NULL: as int8 */
     gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
+    gemm_fn *rough[GL_N]; /* PRECISION_INT8, read xb alone; NULL: int8 */
     bool bf16[GL_N];      /* fast[] reads xb, and xs of bf16 values */
     void (*prep)(const struct gemm_prep *p);
-    const struct gemm_int8_kern *int8;
+    const struct gemm_int8_kern *int8; /* NULL where all layouts have `rough` */
 };
 
 /* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */
@@ -175,11 +174,10 @@ gemm_fn gemm__amx_bf16;
     bool gemm__slim_##name(const struct gemm_call *c);
 GEMM_QUANT_LAYOUTS(X)
 #undef X
-/* Integers of 4 bits times both digits, tiles for any number of rows; the bits of kern_gemm_int8.c. */
-#define X(name, ...) gemm_fn gemm__digits_##name;
-GEMM_INT4_LAYOUTS(X)
+/* Quantised weights as bf16. */
+#define X(name, ...) gemm_fn gemm__round_##name;
+GEMM_QUANT_LAYOUTS(X)
 #undef X
-
 /* Bytes of one worker's scratch. */
 #define GEMM_WBUF_MIN ((size_t)104 << 10)
 static inline size_t gemm_wbuf_bytes(int64_t n_in)

@@ -185,7 +185,9 @@ DENSE_FN(dense_bf16, GL_BF16)
 const struct cpu_gemm_kern TABLE(CPU_ISA) = {
     .name = TEXT(CPU_ISA),
     .lanes = LANES,
+#ifndef CPU_ISA_amx
     .int8 = &INT8(CPU_ISA),
+#endif
     .exact = {[GL_F32] = dense_f32,
               [GL_F16] = dense_f16,
               [GL_BF16] = dense_bf16,
@@ -199,6 +201,11 @@ const struct cpu_gemm_kern TABLE(CPU_ISA) = {
              [GL_BF16] = gemm__amx_bf16,
 #define X(name, ...) [GL_##name] = gemm__amx_##name,
              GEMM_QUANT_LAYOUTS(X)
+#undef X
+    },
+    .rough = {[GL_BF16] = gemm__amx_bf16,
+#define X(name, ...) [GL_##name] = gemm__round_##name,
+              GEMM_QUANT_LAYOUTS(X)
 #undef X
     },
     .bf16 = {[GL_BF16] = true,

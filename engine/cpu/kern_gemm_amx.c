@@ -5,8 +5,7 @@
  *   y += D * (tile of x q) + M * sum(x)
  *
  * A row of a tile product does not depend on the others, and every block of rows runs the same sequence, so
- * results do not depend on the number of rows. In integers (PRECISION_INT8, kern_gemm_int8.c) a product of 4-bit values takes
- * both digits of the activations at once, [hi lo] [16 q, q], and the rest is the same. Empty in the other ISAs' objects. */
+ * results do not depend on the number of rows. Empty in the other ISAs' objects. */
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
@@ -116,22 +115,7 @@ struct expand {
     struct scales *scales;
 };
 
-/* A chunk of 4-bit values q less their bias as bytes: rows 4h + i hold 16 q[16h + 4i ...], rows 8 on the same of q. */
-INLINE void digits_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
-{
-    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8((char)0xf0);
-    UNROLL(8)
-    for (int w = 0; w < 8; w++) {
-        const __m512i v = _mm512_loadu_si512(chunk + (w & 3) * 64);
-        __m512i q = _mm512_and_si512(w < 4 ? v : _mm512_srli_epi32(v, 4), low);
-        if (s.bias)
-            q = _mm512_sub_epi8(q, _mm512_set1_epi8((char)s.bias));
-        _mm512_store_si512(tile + w * 64, _mm512_and_si512(_mm512_slli_epi32(q, 4), high));
-        _mm512_store_si512(tile + (8 + w) * 64, q);
-    }
-}
-
-INLINE void groups_expand(const struct gemm_spec s, const bool digits, const struct expand *e)
+INLINE void groups_expand(const struct gemm_spec s, const struct expand *e)
 {
     const int per = GEMM_CHUNK / s.group;
     const size_t bytes = gemm_chunk_bytes(s, LANES);
@@ -139,10 +123,7 @@ INLINE void groups_expand(const struct gemm_spec s, const bool digits, const str
         e->panel + gemm_scale_bytes(s, e->n_in, LANES) + (size_t)(e->g / per) * bytes;
     uint8_t *tile = e->tiles;
     for (int i = 0; i < e->n; i += per, chunk += bytes, tile += AMX_TILE)
-        if (digits)
-            digits_expand(s, chunk, tile);
-        else
-            chunk_expand(s, chunk, tile);
+        chunk_expand(s, chunk, tile);
     for (int i = 0; i < e->n; i++) {
         vf d, m;
         group_scale(e->panel, s, e->g + i, &d, &m);
@@ -156,34 +137,11 @@ typedef void expand_fn(const struct expand *e);
     static void expand_##name(const struct expand *e)                                              \
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        groups_expand(s, false, e);                                                                \
+        groups_expand(s, e);                                                                       \
     }
 GEMM_QUANT_LAYOUTS(X)
 #undef X
-#define X(name, ...)                                                                               \
-    static void digits_##name(const struct expand *e)                                              \
-    {                                                                                              \
-        const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        groups_expand(s, true, e);                                                                 \
-    }
-GEMM_INT4_LAYOUTS(X)
-#undef X
-
 /* ---- products ---- */
-
-/* What is multiplied: bf16; digits times signed values, 16 (q - bias) and q - bias; times unsigned ones, up to 240. */
-enum kind { BF16, SIGNED, UNSIGNED };
-
-#define PRODUCT(kind, c, x, w)                                                                     \
-    do {                                                                                           \
-        if ((kind) == BF16) {                                                                      \
-            _tile_dpbf16ps(c, x, w);                                                               \
-        } else if ((kind) == SIGNED) {                                                             \
-            _tile_dpbssd(c, x, w);                                                                 \
-        } else {                                                                                   \
-            _tile_dpbsud(c, x, w);                                                                 \
-        }                                                                                          \
-    } while (0)
 
 /* A quad of panels is multiplied with all blocks of rows a segment of four groups at a time, so that the segment's tiles and
  * what a block needs stay in the first-level cache. A unit is one block times one panel: four products, whose results
@@ -205,9 +163,9 @@ struct unit {
     float *sum;        /* ... and after */
     const float *res;
     const struct scales *scales;
-    const float *xs, *sx; /* sx: of integers */
-    int n;                /* groups */
-    float *y;             /* where the sums go in the end; NULL: not yet, or not whole */
+    const float *xs;
+    int n;    /* groups */
+    float *y; /* where the sums go in the end; NULL: not yet, or not whole */
     const float *bias;
 };
 
@@ -225,16 +183,12 @@ static void tiles_open(int group, int rows)
 
 /* Group i of a unit, its results added to the sums of n rows. Rows of results past the block's are whatever was there:
  * their sums are never stored to y. */
-INLINE void group_add(const enum kind kind, const bool has_min, const int n, int i, vf *acc,
-                      const struct unit *u)
+INLINE void group_add(const bool has_min, const int n, int i, vf *acc, const struct unit *u)
 {
     const vf d = v_load(u->scales[i].d), m = v_load(u->scales[i].m);
     UNROLL(16)
     for (int r = 0; r < n; r++) {
-        vf sum = v_load(u->res + i * 256 + r * LANES);
-        if (kind != BF16)
-            sum = __builtin_convertvector((vi)sum, vf) * v_set(u->sx[i * GEMM_ROWS + r]);
-        acc[r] = v_fma(sum, d, acc[r]);
+        acc[r] = v_fma(v_load(u->res + i * 256 + r * LANES), d, acc[r]);
         if (has_min)
             acc[r] = v_fma(v_set(u->xs[i * GEMM_ROWS + r]), m, acc[r]);
     }
@@ -246,13 +200,13 @@ INLINE void group_add(const enum kind kind, const bool has_min, const int n, int
     do {                                                                                           \
         _tile_loadd(w_tile, w + (i) * (w_step), 64);                                               \
         _tile_zero(c_tile);                                                                        \
-        PRODUCT(kind, c_tile, i, w_tile);                                                          \
-        group_add(kind, has_min, n, i, acc, &u);                                                   \
+        _tile_dpbf16ps(c_tile, i, w_tile);                                                         \
+        group_add(has_min, n, i, acc, &u);                                                         \
         _tile_stored(c_tile, res + (i)*AMX_TILE, 64);                                              \
     } while (0)
 
-INLINE void unit_run(const enum kind kind, const int group, const bool has_min, const int n,
-                     const uint8_t *w, uint8_t *res, const struct unit *before)
+INLINE void unit_run(const int group, const bool has_min, const int n, const uint8_t *w,
+                     uint8_t *res, const struct unit *before)
 {
     const struct unit u = *before; /* in registers */
     vf acc[GEMM_ROWS];
@@ -271,41 +225,38 @@ INLINE void unit_run(const enum kind kind, const int group, const bool has_min, 
 }
 
 typedef void unit_fn(const uint8_t *w, uint8_t *res, const struct unit *before);
-#define UNIT_FN(name, kind, group, has_min, n)                                                     \
+#define UNIT_FN(name, group, has_min, n)                                                           \
     static __attribute__((noinline)) void name(const uint8_t *w, uint8_t *res,                     \
                                                const struct unit *before)                          \
     {                                                                                              \
-        unit_run(kind, group, has_min, n, w, res, before);                                         \
+        unit_run(group, has_min, n, w, res, before);                                               \
     }
-#define UNIT_FNS(name, kind, group)                                                                \
-    UNIT_FN(name##_4, kind, group, false, 4)                                                       \
-    UNIT_FN(name##_8, kind, group, false, 8)                                                       \
-    UNIT_FN(name##_16, kind, group, false, 16)                                                     \
-    UNIT_FN(name##_min_4, kind, group, true, 4)                                                    \
-    UNIT_FN(name##_min_8, kind, group, true, 8)                                                    \
-    UNIT_FN(name##_min_16, kind, group, true, 16)
-UNIT_FNS(unit32, BF16, 32)
-UNIT_FNS(unit16, BF16, 16)
-UNIT_FNS(signed32, SIGNED, 32)
-UNIT_FNS(unsigned32, UNSIGNED, 32)
+#define UNIT_FNS(name, group)                                                                      \
+    UNIT_FN(name##_4, group, false, 4)                                                             \
+    UNIT_FN(name##_8, group, false, 8)                                                             \
+    UNIT_FN(name##_16, group, false, 16)                                                           \
+    UNIT_FN(name##_min_4, group, true, 4)                                                          \
+    UNIT_FN(name##_min_8, group, true, 8)                                                          \
+    UNIT_FN(name##_min_16, group, true, 16)
+UNIT_FNS(unit32, 32)
+UNIT_FNS(unit16, 16)
 
-/* [kind, or 3: bf16 in groups of 16][has_min][rows] */
+/* [groups of 16][has_min][rows] */
 #define UNITS(name)                                                                                \
     {                                                                                              \
         {name##_4, name##_8, name##_16}, {name##_min_4, name##_min_8, name##_min_16},              \
     }
-static unit_fn *const units[4][2][3] = {UNITS(unit32), UNITS(signed32), UNITS(unsigned32),
-                                        UNITS(unit16)};
+static unit_fn *const units[2][2][3] = {UNITS(unit32), UNITS(unit16)};
 
 /* The same apart, for the first, the last and short units: n products... */
-static void part_products(enum kind kind, int n, const uint8_t *w, int w_step, uint8_t *res)
+static void part_products(int n, const uint8_t *w, int w_step, uint8_t *res)
 {
     AMX_BARRIER(w);
 #define PART(i, c_tile, w_tile)                                                                    \
     if (i < n) {                                                                                   \
         _tile_loadd(w_tile, w + (i)*w_step, 64);                                                   \
         _tile_zero(c_tile);                                                                        \
-        PRODUCT(kind, c_tile, i, w_tile);                                                          \
+        _tile_dpbf16ps(c_tile, i, w_tile);                                                         \
         _tile_stored(c_tile, res + (i)*AMX_TILE, 64);                                              \
     }
     PART(0, 4, 6)
@@ -316,21 +267,17 @@ static void part_products(enum kind kind, int n, const uint8_t *w, int w_step, u
 }
 
 /* ... and the results of a unit. */
-static __attribute__((noinline)) void part_add(enum kind kind, bool has_min, const struct unit *u)
+static __attribute__((noinline)) void part_add(bool has_min, const struct unit *u)
 {
     vf acc[GEMM_ROWS];
     UNROLL(16)
     for (int r = 0; r < GEMM_ROWS; r++)
         acc[r] = v_load(u->from + r * LANES);
     for (int i = 0; i < u->n; i++)
-        if (kind != BF16 && has_min)
-            group_add(SIGNED, true, GEMM_ROWS, i, acc, u);
-        else if (kind != BF16)
-            group_add(SIGNED, false, GEMM_ROWS, i, acc, u);
-        else if (has_min)
-            group_add(BF16, true, GEMM_ROWS, i, acc, u);
+        if (has_min)
+            group_add(true, GEMM_ROWS, i, acc, u);
         else
-            group_add(BF16, false, GEMM_ROWS, i, acc, u);
+            group_add(false, GEMM_ROWS, i, acc, u);
     UNROLL(16)
     for (int r = 0; r < GEMM_ROWS; r++)
         v_store(u->sum + r * LANES, acc[r]);
@@ -346,12 +293,11 @@ struct segment {
     expand_fn *expand;
     unit_fn *unit;
     struct gemm_spec spec;
-    enum kind kind;
-    const uint16_t *x; /* activations: bf16, or digits, which take as much */
+    const uint16_t *x; /* activations */
     int64_t g;
     int p, n_panel, n, n_block;
-    int odd, slot;        /* which scales, which results */
-    const float *xs, *sx; /* of the first block, steps to the next */
+    int odd, slot;   /* which scales, which results */
+    const float *xs; /* of the first block, steps to the next */
     int64_t xs_step;
     bool touch, last; /* y is written soon, now */
     /* What is asked for of each panel: lines of two places. */
@@ -448,8 +394,8 @@ static void segment_unit(struct segment *s, int block, int q, struct unit *u)
     if (s->n == UNIT && u->n == UNIT) {
         s->unit(t->tiles[q], res, u);
     } else {
-        part_products(s->kind, s->n, t->tiles[q], s->spec.group * 32, res);
-        part_add(s->kind, s->spec.has_min, u);
+        part_products(s->n, t->tiles[q], s->spec.group * 32, res);
+        part_add(s->spec.has_min, u);
     }
     if (s->last && block > 0) /* all of the block before is added now */
         rows_put(s, from, to);
@@ -458,7 +404,6 @@ static void segment_unit(struct segment *s, int block, int q, struct unit *u)
     u->res = (const float *)(const void *)res;
     u->scales = t->scales[s->odd][q];
     u->xs = s->xs + (int64_t)block * s->xs_step;
-    u->sx = s->sx + (int64_t)block * s->xs_step;
     u->n = s->n;
 }
 
@@ -492,7 +437,6 @@ static void quad_run(struct segment *s)
         const int64_t left = n_group - s->g;
         s->n = left < UNIT ? (int)left : UNIT;
         s->xs = c->xs + s->g * GEMM_ROWS;
-        s->sx = c->sx + s->g * GEMM_ROWS;
         s->last = left <= UNIT;
         s->touch = !s->last && left <= 2 * UNIT;
         ahead_plan(s);
@@ -502,12 +446,11 @@ static void quad_run(struct segment *s)
                 segment_unit(s, block, q, &u);
         }
     }
-    part_add(s->kind, s->spec.has_min, &u);
+    part_add(s->spec.has_min, &u);
     rows_put(s, (int64_t)(s->n_block - 1) * GEMM_ROWS, c->m);
 }
 
-static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec, enum kind kind,
-                         expand_fn *expand)
+static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec, expand_fn *expand)
 {
     static const float zeros[GEMM_ROWS * LANES] __attribute__((aligned(64)));
     const int rows = c->m <= 4 ? 0 : c->m <= 8 ? 1 : 2;
@@ -515,10 +458,9 @@ static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec,
                         .t = c->wbuf,
                         .zeros = zeros,
                         .expand = expand,
-                        .unit = units[spec.group == 16 ? 3 : kind][spec.has_min][rows],
+                        .unit = units[spec.group == 16][spec.has_min][rows],
                         .spec = spec,
-                        .kind = kind,
-                        .x = kind == BF16 ? c->xb : (const uint16_t *)(const void *)c->xq,
+                        .x = c->xb,
                         .xs_step = c->n_in / spec.group * GEMM_ROWS,
                         .n_block = (int)((c->m + GEMM_ROWS - 1) / GEMM_ROWS)};
     tiles_open(spec.group, c->m < GEMM_ROWS ? (int)c->m : GEMM_ROWS);
@@ -537,19 +479,10 @@ static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec,
         const unsigned csr = _mm_getcsr();                                                         \
         _mm_setcsr(csr | MXCSR_FLUSH);                                                             \
         if (!gemm__few_##name(c))                                                                  \
-            quant_panels(c, s, BF16, expand_##name);                                               \
+            quant_panels(c, s, expand_##name);                                                     \
         _mm_setcsr(csr);                                                                           \
     }
 GEMM_QUANT_LAYOUTS(X)
-#undef X
-
-#define X(name, ...)                                                                               \
-    void gemm__digits_##name(const struct gemm_call *c)                                            \
-    {                                                                                              \
-        const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        quant_panels(c, s, s.bias ? SIGNED : UNSIGNED, digits_##name);                             \
-    }
-GEMM_INT4_LAYOUTS(X)
 #undef X
 
 #endif

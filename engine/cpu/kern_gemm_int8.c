@@ -1,19 +1,17 @@
 /* GEMM kernels in integers, for every layout of whole numbers: PRECISION_INT8, and the default where there are no
  * bf16 tiles. In blocks of 32 of a row, activations become 12-bit integers, x = sx * v: closer than bf16, while 8 bits
- * alone change 4 % of the best tokens of a small model. They are multiplied as words of 16 bits, or, where AMX and its
- * VNNI take bytes, as two digits, v = 16 hi + lo. The products of a group are summed in integers, which is exact, and
- * the scales are applied in f32:
+ * alone change 4 % of the best tokens of a small model. They are multiplied as words of 16 bits. The products of a group are
+ * summed in integers, which is exact, and the scales are applied in f32:
  *
  *   y += D * (sx * sum((q - bias) v)) + M * (sx * sum(v))
  *
  * The order of these f32 operations depends on the layout only, so that every instruction which can sum
- * integers (VNNI, tiles, plain multiplies) gives the same bits; tables that have FMA agree with each other.
- * Compiled once per ISA. */
+ * integers (VNNI, plain multiplies) gives the same bits; tables that have FMA agree with each other.
+ * Compiled once per ISA; empty for AMX, where bf16 tiles are faster (kern_gemm_round.c). */
 #include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
-#ifdef CPU_ISA_amx
-#include "engine/cpu/amx.h"
-#endif
+
+#ifndef CPU_ISA_amx
 
 /* How integers are multiplied and summed. */
 enum dot_kind { DOT_PLAIN, DOT_VNNI };
@@ -53,28 +51,15 @@ INLINE int32_t vi_sum_lane(vi v)
 
 #define N_VEC    (GEMM_CHUNK / LANES)
 #define XQ_BYTES (2 * GEMM_CHUNK) /* of a chunk of a row */
-#ifdef CPU_ISA_amx
-#define X_DIGITS 1
-#else
-#define X_DIGITS 0
-#endif
 
 /* LANES integers of 12 bits to their place in the chunk at dst, `i` vectors in. */
-INLINE void digits_put(int8_t *dst, int i, vi v)
+INLINE void words_put(int8_t *dst, int i, vi v)
 {
-#ifdef CPU_ISA_amx
-    vi hi = (v + 8) >> 4;
-    vb b = __builtin_convertvector(hi, vb);
-    memcpy(dst + i * LANES, &b, sizeof b);
-    b = __builtin_convertvector(v - (hi << 4), vb);
-    memcpy(dst + GEMM_CHUNK + i * LANES, &b, sizeof b);
-#else
     vw w = __builtin_convertvector(v, vw), order;
     for (int k = 0; k < LANES; k++) /* each run of four: 0 2 1 3 */
         order[k] = (int16_t)((k & ~3) | (k & 1) << 1 | (k >> 1 & 1));
     w = __builtin_shuffle(w, order);
     memcpy(dst + i * LANES * 2, &w, sizeof w);
-#endif
 }
 
 #define V_MAX (127 * 16) /* |sum((q - bias) v)| < 2^24: exact in f32 as well */
@@ -101,7 +86,7 @@ INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
          * 0 or NaN all are zeros. */
         vf r = v_load(x + i * LANES) * inv + 0x1.8p23f;
         vi v = inv > 0 ? (vi)r - 0x4b400000 : (vi){0};
-        digits_put(dst, i, v);
+        words_put(dst, i, v);
         s[i * LANES / 16] += v;
     }
     sum[0] = vi_sum_lane(s[0]);
@@ -150,15 +135,6 @@ INLINE vu q_bytes(const struct gemm_spec s, const uint8_t *chunk, const vu *high
     return q;
 }
 
-#ifdef CPU_ISA_amx
-/* sum += dot of four unsigned bytes of every lane and the four signed bytes at x. */
-INLINE vi dot_bytes(vi sum, vu q, const int8_t *x)
-{
-    int32_t word;
-    memcpy(&word, x, sizeof word);
-    return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)q, _mm512_set1_epi32(word));
-}
-#else
 /* sum += dot of two unsigned words of every lane and the two signed words at x. */
 INLINE vi dot_words(const enum dot_kind kind, vi sum, vu q, const int8_t *x)
 {
@@ -190,7 +166,6 @@ INLINE vi dot_words(const enum dot_kind kind, vi sum, vu q, const int8_t *x)
     return sum + (vi)(q & 0xffff) * (int32_t)pair[0] + (vi)(q >> 16) * (int32_t)pair[1];
 #endif
 }
-#endif
 
 /* Where the activations of the block of up to 16 rows that holds `row` lie. */
 struct act_block {
@@ -228,15 +203,6 @@ INLINE void word_dots(const struct gemm_spec s, const enum dot_kind kind, const 
     UNROLL(2)
     for (int h = h0; h < h1; h++) {
         const vu q = q_bytes(s, word, high, 0, h);
-#ifdef CPU_ISA_amx
-        (void)kind;
-        UNROLL(8)
-        for (int r = 0; r < n; r++) {
-            const int8_t *at = x + r * XQ_BYTES + 16 * h;
-            hi[r] = dot_bytes(hi[r], q, at);
-            lo[r] = dot_bytes(lo[r], q, at + GEMM_CHUNK);
-        }
-#else
         const vu even = q & 0x00ff00ff, odd = q >> 8 & 0x00ff00ff;
         UNROLL(8)
         for (int r = 0; r < n; r++) {
@@ -247,7 +213,6 @@ INLINE void word_dots(const struct gemm_spec s, const enum dot_kind kind, const 
             else
                 lo[r] = dot_words(kind, lo[r], odd, at + 4);
         }
-#endif
     }
 }
 
@@ -256,8 +221,8 @@ INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const
                        const uint8_t *chunk, const vu *high, const int h0, const int h1,
                        const int8_t *x, const int32_t *minus, vi *sum)
 {
-    const int x_step = XQ_BYTES / (X_DIGITS ? 16 : 8);
-    vi hi[ROWS_MAX], lo[ROWS_MAX]; /* digits, or two chains where rows are few */
+    const int x_step = XQ_BYTES / 8;
+    vi hi[ROWS_MAX], lo[ROWS_MAX]; /* two chains where rows are few */
     vu plane[2] = {high[0], high[1]};
     UNROLL(8)
     for (int r = 0; r < n; r++) {
@@ -283,7 +248,7 @@ INLINE void group_sums(const struct gemm_spec s, const enum dot_kind kind, const
 #undef STEP
     UNROLL(8)
     for (int r = 0; r < n; r++)
-        sum[r] = X_DIGITS ? (hi[r] << 4) + lo[r] : n <= 2 ? lo[r] + hi[r] : lo[r];
+        sum[r] = n <= 2 ? lo[r] + hi[r] : lo[r];
 }
 
 /* n rows times n_panel panels: several streams of weights for one row, which waits for memory only. */
@@ -368,153 +333,9 @@ INLINE void vector_panels(const struct gemm_call *c, const struct gemm_spec s,
         vector_panels(c, s, kind);                                                                 \
     }
 
-#ifdef CPU_ISA_amx
-
-/* ---- tiles: a product covers 16 rows x one group x 16 outputs ---- */
-
-/* Tiles 0, 1: results; 2, 3: activations; 4: weights. */
-static void tiles_open(const struct gemm_spec s)
-{
-    struct amx_config t = {.palette = 1};
-    const int k = s.group; /* bytes of a product */
-    for (int i = 0; i < 5; i++) {
-        t.rows[i] = (uint8_t)(i < 4 ? 16 : k / 4);
-        t.row_bytes[i] = (uint16_t)(i == 2 || i == 3 ? k : 64);
-    }
-    AMX_BARRIER(&t);
-    _tile_loadconfig(&t);
-}
-
-#define TILE_CHUNK 512 /* bytes of a chunk's values */
-
-/* The chunk's values less their bias, as bytes. */
-INLINE void chunk_expand(const struct gemm_spec s, const uint8_t *chunk, uint8_t *tile)
-{
-    vu high[2] = {{0}};
-    for (int plane = 0; plane < s.bits - 4 && s.bits < 8; plane++)
-        high[plane] = v_load_u(chunk + (size_t)(4 + plane) * LANES * 4);
-    UNROLL(8)
-    for (int w = 0; w < 8; w++) {
-        __m512i q = (__m512i)q_bytes(s, chunk, high, w & 3, w >> 2);
-        if (s.bias)
-            q = _mm512_sub_epi8(q, _mm512_set1_epi8((char)s.bias));
-        _mm512_store_si512(tile + w * 64, q);
-    }
-}
-
-/* Products of group g to res: of one digit each. */
-INLINE void tile_group(const struct gemm_spec s, const uint8_t *tiles, const struct act_block *a,
-                       int64_t g, uint8_t *res)
-{
-    const int per = GEMM_CHUNK / s.group;
-    const int8_t *x = a->xq + g / per * a->rows * XQ_BYTES + g % per * 16;
-    _tile_loadd(4, tiles + g * (TILE_CHUNK / per), 64);
-    _tile_loadd(2, x, XQ_BYTES);
-    _tile_zero(0);
-    _tile_dpbssd(0, 2, 4);
-    _tile_stored(0, res, 64);
-    _tile_loadd(3, x + GEMM_CHUNK, XQ_BYTES);
-    _tile_zero(1);
-    _tile_dpbssd(1, 3, 4);
-    _tile_stored(1, res + AMX_TILE, 64);
-}
-
-#define RING  4 /* groups whose results are held */
-#define AHEAD 2
-
-/* The block of rows at `row`, of which n are summed. Tiles always take 16 rows: behind the last block
- * there is more scratch memory, and sums of rows that do not exist are never stored. */
-INLINE void tile_block(const struct gemm_call *c, const struct gemm_spec s, const int n, int p,
-                       int64_t row)
-{
-    const int per = GEMM_CHUNK / s.group;
-    uint8_t *res0 = c->wbuf;
-    const uint8_t *tiles = res0 + 2 * RING * AMX_TILE;
-    const uint8_t *scales = c->panel + (size_t)p * c->panel_bytes;
-    const struct act_block a = act_block(c, s, row);
-    vf acc[GEMM_ROWS];
-    UNROLL(16)
-    for (int r = 0; r < n; r++)
-        acc[r] = v_set(0);
-    AMX_BARRIER(tiles);
-    const int64_t n_group = c->n_in / s.group;
-    for (int64_t g = -AHEAD; g < n_group; g++) {
-        const int64_t next = g + AHEAD; /* its product runs while this one is summed */
-        if (next < n_group)
-            tile_group(s, tiles, &a, next, res0 + (next & (RING - 1)) * 2 * AMX_TILE);
-        if (g < 0)
-            continue;
-        const vi *res = (const vi *)(const void *)(res0 + (g & (RING - 1)) * 2 * AMX_TILE);
-        vf d, m;
-        group_scale(scales, s, g, &d, &m);
-        UNROLL(16)
-        for (int r = 0; r < n; r++) {
-            vi sum = (res[r] << 4) + res[16 + r];
-            acc[r] = group_add(s, acc[r], sum, d, m, a.sx + g / per * GEMM_ROWS + r,
-                               s.has_min ? a.xs + g * GEMM_ROWS + r : NULL);
-        }
-    }
-    rows_store(c, p, row, n < a.rows ? n : a.rows, acc);
-}
-
-/* Rows that are fewer go without tiles. */
-#define TILE_ROWS_MIN   5
-#define DIGITS_ROWS_MIN 5
-
-INLINE void tile_panels(const struct gemm_call *c, const struct gemm_spec s)
-{
-    uint8_t *tiles = (uint8_t *)c->wbuf + 2 * RING * AMX_TILE;
-    if (c->m < TILE_ROWS_MIN) {
-        vector_panels(c, s, DOT_VNNI);
-        return;
-    }
-    ask_first(c, s, 1);
-    tiles_open(s);
-    for (int p = 0; p < c->n_panel; p++) {
-        const uint8_t *chunk = c->panel + (size_t)p * c->panel_bytes;
-        chunk += gemm_scale_bytes(s, c->n_in, LANES);
-        struct ask ask = ask_from(c, s, 1, p);
-        for (int64_t i = 0; i < c->n_in / GEMM_CHUNK; i++, chunk += gemm_chunk_bytes(s, LANES)) {
-            ask_step(c, s, 1, &ask);
-            chunk_expand(s, chunk, tiles + i * TILE_CHUNK);
-        }
-        int64_t row = 0;
-        for (; c->m - row > 8; row += GEMM_ROWS)
-            tile_block(c, s, 16, p, row);
-        if (c->m - row >= TILE_ROWS_MIN) {
-            tile_block(c, s, 8, p, row);
-            row += 8;
-        }
-        panel_rows(c, s, DOT_VNNI, p, row);
-    }
-    _tile_release();
-}
-
-#define X(name, ...)                                                                               \
-    static void int8_##name(const struct gemm_call *c)                                             \
-    {                                                                                              \
-        const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        tile_panels(c, s);                                                                         \
-    }
-GEMM_INT_REST(X)
-#undef X
-/* Values of 4 bits times 16 still fit bytes: one product sums both digits (kern_gemm_amx.c). */
-#define X(name, ...)                                                                               \
-    static void int8_##name(const struct gemm_call *c)                                             \
-    {                                                                                              \
-        const struct gemm_spec s = {__VA_ARGS__};                                                  \
-        if (c->m < DIGITS_ROWS_MIN)                                                                \
-            vector_panels(c, s, DOT_VNNI);                                                         \
-        else                                                                                       \
-            gemm__digits_##name(c);                                                                \
-    }
-GEMM_INT4_LAYOUTS(X)
-#undef X
-#else
 #define X(name, ...) VECTOR_FN(int8_##name, DOT_PLAIN, __VA_ARGS__)
 GEMM_INT_LAYOUTS(X)
 #undef X
-#endif
 
 #if defined(CPU_ISA_avx512) || defined(CPU_ISA_avx2)
 #define X(name, ...) VECTOR_FN(vnni_##name, DOT_VNNI, __VA_ARGS__)
@@ -542,3 +363,5 @@ const struct gemm_int8_kern TABLE(CPU_ISA) = {
         },
 #endif
 };
+
+#endif
