@@ -251,7 +251,7 @@ static void test_no_memory(void **state)
         if (!rc) {
             gr_expr many[80];
             for (int i = 0; i < 80; i++) {
-                char text[16];
+                char text[24];
                 snprintf(text, sizeof text, "%d of it", i);
                 many[i] = gr_str(b, text);
             }
