@@ -77,11 +77,11 @@ def plan(size):
     if size == "quick":
         return [("short", [Cell(SHORT, n, 140, 64, seconds=8, rounds=2) for n in (1, 4, 16)])]
     full = size == "full"
-    short = [Cell(SHORT, n, 140, 64, seconds=60 if full else 10 if n == 64 else 6, rounds=5, requests=n if n == 64 and not full else 0)
-             for n in (1, 4, 16, 64)]
-    # Longer ones leave out two of stepd's ways, and where several streams come together the servers that need minutes for one prompt of
-    # each. Where time is short those above 4000 tokens at once run fewer rounds, under a limit that lets a fast server finish.
+    # Two of stepd's ways are left out of longer ones, and where many streams or several long ones come together the servers that need
+    # minutes for it. Where time is short loads above 4000 tokens at once run fewer rounds, under a limit that lets a fast server finish.
     slow = ("stepd avx2", "stepd plain", "llama.cpp", "ik_llama.cpp")
+    short = [Cell(SHORT, n, 140, 64, seconds=60 if full else 10 if n == 64 else 6, rounds=5, requests=n if n == 64 and not full else 0,
+                  without=slow[2:] if n > 4 and not full else ()) for n in (1, 4, 16, 64)]
 
     def cell(name, n, prompt, **more):
         limit = min(max(6, n * prompt // 800), 30)
