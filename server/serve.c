@@ -241,6 +241,7 @@ static int serve(struct conf *conf)
         rc = open_models(s, &e);
     }
     if (!rc) {
+        thread_prefer_latency(); /* workers, which compute, run already */
         uv_run(&s->loop, UV_RUN_DEFAULT);
         code = s->exit_code;
         log_info("stepd", "stopped with code %d", code);

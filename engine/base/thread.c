@@ -2,9 +2,13 @@
 #include "engine/base/thread.h"
 #include "engine/base/err.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
 int thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void *arg)
 {
@@ -31,6 +35,23 @@ int64_t clock_us(void)
 int64_t clock_unix(void)
 {
     return (int64_t)time(NULL);
+}
+
+#define SLICE_NS 100000 /* the least that the kernel takes */
+
+void thread_prefer_latency(void)
+{
+    struct { /* struct sched_attr of sched_setattr(2), its first version: the C library has none */
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } a = {.size = sizeof a, .policy = SCHED_OTHER, .runtime = SLICE_NS};
+    if (sched_getscheduler(0) != SCHED_OTHER) /* who started us wants something else */
+        return;
+    a.nice = getpriority(PRIO_PROCESS, 0);
+    syscall(SYS_sched_setattr, 0, &a, 0);
 }
 
 #ifndef NDEBUG

@@ -9,6 +9,11 @@
  * are blocked in it: the loop thread handles them. */
 int thread_start(pthread_t *out, const char *name, void *(*fn)(void *), void *arg);
 
+/* The calling thread does little at a time, and at once: Linux 6.12 and later let it run before threads that compute (a
+ * short slice of the fair scheduler; its share stays the same, and so does that of others). Threads that it starts later
+ * inherit this. Where the system can't, nothing happens. */
+void thread_prefer_latency(void);
+
 /* Monotonic microseconds since an arbitrary point; never goes back, not affected by wall time. */
 int64_t clock_us(void);
 /* Wall clock, seconds since 1970. */

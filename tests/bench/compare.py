@@ -208,7 +208,11 @@ def main():
     folder = os.path.join(BENCH, "history")
     os.makedirs(folder, exist_ok=True)
     stem = os.path.splitext(where["model"])[0]
-    path = os.path.join(folder, f"{now.strftime('%Y-%m-%d')}-{where['commit']}-{stem}{'-quick' if a.size == 'quick' else ''}.json")
+    name = f"{now.strftime('%Y-%m-%d')}-{where['commit']}-{stem}{'-quick' if a.size == 'quick' else ''}"
+    path, again = os.path.join(folder, f"{name}.json"), 1
+    while os.path.exists(path):  # an earlier run stays
+        again += 1
+        path = os.path.join(folder, f"{name}-{again}.json")
     with open(path, "w") as f:
         json.dump(dict(where, absent=run.absent, starts=run.starts, settings=run.settings, results=results, rounds=run.rounds, host=host,
                        table=text), f, indent=1)

@@ -4,6 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <sys/syscall.h>
+#include <unistd.h>
+
 #include <cmocka.h>
 
 #include "engine/base/arena.h"
@@ -11,6 +14,7 @@
 #include "engine/base/err.h"
 #include "engine/base/hash.h"
 #include "engine/base/mem.h"
+#include "engine/base/thread.h"
 
 static void test_err(void **st)
 {
@@ -112,11 +116,32 @@ static void test_fail(void **st)
     assert_int_equal(r, 5);
 }
 
+/* A short slice where the kernel has such; policy and niceness stay. */
+static void test_latency(void **state)
+{
+    (void)state;
+    struct {
+        uint32_t size, policy;
+        uint64_t flags;
+        int32_t nice;
+        uint32_t priority;
+        uint64_t runtime, deadline, period;
+    } before = {0}, after = {0};
+    assert_int_equal(syscall(SYS_sched_getattr, 0, &before, sizeof before, 0), 0);
+    thread_prefer_latency();
+    assert_int_equal(syscall(SYS_sched_getattr, 0, &after, sizeof after, 0), 0);
+    assert_int_equal(after.policy, before.policy);
+    assert_int_equal(after.nice, before.nice);
+    if (before.runtime && before.policy == 0) /* 0: a kernel without slices to choose */
+        assert_int_equal(after.runtime, 100000);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_err),   cmocka_unit_test(test_buf),  cmocka_unit_test(test_utf8),
-        cmocka_unit_test(test_arena), cmocka_unit_test(test_hash), cmocka_unit_test(test_fail),
+        cmocka_unit_test(test_err),     cmocka_unit_test(test_buf),  cmocka_unit_test(test_utf8),
+        cmocka_unit_test(test_arena),   cmocka_unit_test(test_hash), cmocka_unit_test(test_fail),
+        cmocka_unit_test(test_latency),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
