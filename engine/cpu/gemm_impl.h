@@ -28,12 +28,11 @@
 enum gemm_scale { GS_F16, GS_F32, GS_K };
 
 /* X(name, bits, bias, group, scale, has_min, level) */
-#define GEMM_INT4_LAYOUTS(X) /* groups of 32 */                                                    \
+#define GEMM_INT_LAYOUTS(X)                                                                        \
     X(Q4, 4, 8, 32, GS_F16, 0, LEVEL_INT)                                                          \
     X(Q4M, 4, 0, 32, GS_F16, 1, LEVEL_INT)                                                         \
     X(Q4K, 4, 0, 32, GS_K, 1, LEVEL_INT)                                                           \
-    X(Q4F, 4, 0, 32, GS_F32, 1, LEVEL_INT)
-#define GEMM_INT_REST(X)                                                                           \
+    X(Q4F, 4, 0, 32, GS_F32, 1, LEVEL_INT)                                                         \
     X(Q5, 5, 16, 32, GS_F16, 0, LEVEL_INT)                                                         \
     X(Q5M, 5, 0, 32, GS_F16, 1, LEVEL_INT)                                                         \
     X(Q5K, 5, 0, 32, GS_K, 1, LEVEL_INT)                                                           \
@@ -45,7 +44,6 @@ enum gemm_scale { GS_F16, GS_F32, GS_K };
     X(Q8FM, 8, 128, 32, GS_F32, 1, LEVEL_INT)                                                      \
     X(Q2K, 4, 0, 16, GS_K, 1, LEVEL_INT)                                                           \
     X(Q3K, 4, 4, 16, GS_K, 0, LEVEL_INT)
-#define GEMM_INT_LAYOUTS(X) GEMM_INT4_LAYOUTS(X) GEMM_INT_REST(X)
 /* No kernels in integers: there PRECISION_INT8 multiplies these in f32. */
 #define GEMM_LEVEL_LAYOUTS(X)                                                                      \
     X(F4, 4, 0, 32, GS_F32, 0, LEVEL_FP4)                                                          \

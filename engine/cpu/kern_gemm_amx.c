@@ -164,9 +164,7 @@ struct unit {
     const float *res;
     const struct scales *scales;
     const float *xs;
-    int n;    /* groups */
-    float *y; /* where the sums go in the end; NULL: not yet, or not whole */
-    const float *bias;
+    int n; /* groups */
 };
 
 /* Tiles 0 to 3: activations of four groups, 4 and 5: results, 6 and 7: weights. */
