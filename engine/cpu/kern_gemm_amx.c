@@ -467,15 +467,12 @@ static void quant_panels(const struct gemm_call *c, const struct gemm_spec spec,
     _tile_release();
 }
 
-/* Denormal numbers are zeros in tile products always, and so they are in all that surrounds them. */
-#define MXCSR_FLUSH 0x8040
-
 #define X(name, ...)                                                                               \
     void gemm__amx_##name(const struct gemm_call *c)                                               \
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
         const unsigned csr = _mm_getcsr();                                                         \
-        _mm_setcsr(csr | MXCSR_FLUSH);                                                             \
+        _mm_setcsr(csr | AMX_FLUSH);                                                               \
         if (!gemm__few_##name(c))                                                                  \
             quant_panels(c, s, expand_##name);                                                     \
         _mm_setcsr(csr);                                                                           \

@@ -2,26 +2,12 @@
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
-#include "engine/cpu/amx.h"
+#include "engine/cpu/gemm_edge.h"
 
 /* ---- bf16 weights: they are tiles already ---- */
 
 /* One chain of products over all chunks, from the bias on, whatever the number of rows and panels at a time: the same
  * bits. Tiles 0 to 3: sums, 4 and 5: activations, 6 and 7: weights. */
-
-/* The bias of a panel as 16 equal rows at t; zeros without one. */
-static void bias_tile(const struct gemm_call *c, int panel, float *t)
-{
-    const int64_t col = (int64_t)panel * LANES, left = c->n_out - col;
-    vf b = v_set(0);
-    if (c->bias && left >= LANES)
-        b = v_load(c->bias + col);
-    else
-        for (int64_t i = 0; c->bias && i < left; i++)
-            b[i] = c->bias[col + i];
-    for (int r = 0; r < 16; r++)
-        v_store(t + r * 16, b);
-}
 
 /* A tile to its place in y, or by way of res where the panel has fewer outputs than lanes. */
 #define STORE(tile, panel_, row_)                                                                  \
@@ -31,18 +17,9 @@ static void bias_tile(const struct gemm_call *c, int panel, float *t)
             _tile_stored(tile, c->y + (row_)*c->ldy + col_, (size_t)c->ldy * 4);                   \
         } else {                                                                                   \
             _tile_stored(tile, res, 64);                                                           \
-            part_store(c, col_, row_, rows, res);                                                  \
+            sums_store(c, panel_, row_, rows, res);                                                \
         }                                                                                          \
     } while (0)
-
-static void part_store(const struct gemm_call *c, int64_t col, int64_t row, int rows,
-                       const float *res)
-{
-    AMX_BARRIER(res);
-    for (int r = 0; r < rows; r++)
-        for (int64_t i = 0; i < c->n_out - col; i++)
-            c->y[(row + r) * c->ldy + col + i] = res[r * 16 + i];
-}
 
 /* Two blocks of rows, two panels: a load feeds two products. */
 static void bf16_2x2(const struct gemm_call *c, int p, int64_t row, const float *bias)

@@ -4,6 +4,7 @@
 #include "engine/cpu/gemm_codes.h"
 
 #ifdef CPU_ISA_amx
+#include "engine/cpu/gemm_edge.h"
 
 /* A tile product sums even and odd values of a row apart, in order, by fused multiply-adds that flush denormal numbers,
  * then adds both: vectors of f32 give the same bits, and need no tiles of weights to be built. For one row that is faster. */
@@ -38,15 +39,6 @@ INLINE void few_group(const struct gemm_spec s, const int n_panel, const uint8_t
     UNROLL(4)
     for (int p = 0; p < n_panel; p++) /* the tile was zero: makes +0 of -0 */
         sum[p] = _mm512_add_ps(_mm512_add_ps(even[p], odd[p]), _mm512_setzero_ps());
-}
-
-/* xb as f32. */
-static void few_widen(const struct gemm_call *c, float *x)
-{
-    for (int64_t i = 0; i < c->n_in; i += 16) {
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(c->xb + i));
-        _mm512_store_si512(x + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
-    }
 }
 
 INLINE void few_panels(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
@@ -88,7 +80,7 @@ INLINE void few_row(const struct gemm_call *c, const struct gemm_spec s)
     float *x = c->wbuf;
     int p = 0;
     ask_first(c, s, c->n_panel >= 4 ? 4 : c->n_panel >= 2 ? 2 : 1);
-    few_widen(c, x);
+    row_widen(c, x);
     for (; p + 4 <= c->n_panel; p += 4)
         few_panels(c, s, 4, p, x);
     for (; p + 2 <= c->n_panel; p += 2)

@@ -6,9 +6,9 @@
 #include "engine/cpu/gemm_vec.h"
 
 #ifdef CPU_ISA_amx
-#include "engine/cpu/amx.h"
 #include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_codes.h"
+#include "engine/cpu/gemm_edge.h"
 
 /* Tiles 0 to 3: sums; 4 and 5: activations; 6 and 7: weights. */
 
@@ -56,46 +56,13 @@ INLINE void chunk_tile(const struct gemm_spec s, const uint8_t *panel, int64_t n
 
 typedef void tile_fn(const uint8_t *panel, int64_t n_in, int64_t at, uint8_t *tile);
 
-/* ---- where sums begin and end ---- */
-
-static __mmask16 panel_mask(const struct gemm_call *c, int panel)
-{
-    const int64_t left = c->n_out - (int64_t)panel * LANES;
-    return (__mmask16)(left >= LANES ? 0xffff : (1 << left) - 1);
-}
-
-/* The bias of a panel, or zeros. */
-static __m512 bias_of(const struct gemm_call *c, int panel)
-{
-    return c->bias ? _mm512_maskz_loadu_ps(panel_mask(c, panel), c->bias + (int64_t)panel * LANES)
-                   : _mm512_setzero_ps();
-}
-
-/* ... as 16 equal rows. */
-static void bias_put(const struct gemm_call *c, int panel, float *t)
-{
-    const __m512 b = bias_of(c, panel);
-    for (int r = 0; r < GEMM_ROWS; r++)
-        _mm512_store_ps(t + r * LANES, b);
-}
-
-/* Sums of `rows` rows to y. */
-static void sums_store(const struct gemm_call *c, int panel, int64_t row, int64_t rows,
-                       const float *sum)
-{
-    const __mmask16 mask = panel_mask(c, panel);
-    float *y = c->y + row * c->ldy + (int64_t)panel * LANES;
-    for (int64_t r = 0; r < rows; r++, y += c->ldy)
-        _mm512_mask_storeu_ps(y, mask, _mm512_load_ps(sum + r * LANES));
-}
-
 /* ---- one row: vectors of f32 ---- */
 
 /* A tile product sums even and odd values of a row apart, in order, by fused multiply-adds that flush denormal numbers,
  * and adds both to each other, then to the tile: vectors give the same bits, and need no tiles of weights to be built. */
 
-#define STREAMS                                                                                    \
-    4 /* panels at a time: several streams from memory, several sums that wait for themselves */
+/* Panels at a time: several streams from memory, several sums that wait for themselves. */
+#define STREAMS 4
 
 /* What a chunk of n_panel panels adds. x: 32 f32 in the order of xb. */
 INLINE void row_chunk(const struct gemm_call *c, const struct gemm_spec s, const int n_panel, int p,
@@ -160,10 +127,7 @@ INLINE void row_run(const struct gemm_call *c, const struct gemm_spec s)
     float *x = c->wbuf; /* xb as f32 */
     int p = 0;
     ask_first(c, s, c->n_panel >= 4 ? 4 : c->n_panel >= 2 ? 2 : 1);
-    for (int64_t i = 0; i < c->n_in; i += LANES) {
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(c->xb + i));
-        _mm512_store_si512(x + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
-    }
+    row_widen(c, x);
     for (; p + 4 <= c->n_panel; p += 4)
         row_panels(c, s, 4, p, x);
     for (; p + 2 <= c->n_panel; p += 2)
@@ -210,7 +174,7 @@ INLINE void stream_panels(const struct gemm_call *c, const struct gemm_spec s, c
     const int64_t n = c->n_in / GEMM_CHUNK;
     struct ask ask = ask_from(c, s, n_panel, p);
     for (int k = 0; k < n_panel; k++)
-        bias_put(c, p + k, t->sum[k]);
+        bias_tile(c, p + k, t->sum[k]);
     AMX_BARRIER(t);
     _tile_loadd(0, t->sum[0], 64);
     if (n_panel > 1)
@@ -423,14 +387,11 @@ static void pairs_run(const struct gemm_call *c, tile_fn *tile)
         a.next = segment_after(c, a.now);
         a.slot ^= 1;
         for (int k = 0; k < a.now.n_panel && !a.now.from; k++)
-            bias_put(c, a.now.p + k, a.t->bias[k]);
+            bias_tile(c, a.now.p + k, a.t->bias[k]);
         segment_run(&a);
     }
     _tile_release();
 }
-
-/* Denormal numbers are zeros in tile products always, and so they are in all that surrounds them. */
-#define MXCSR_FLUSH 0x8040
 
 #define X(name, ...)                                                                               \
     static void tile_##name(const uint8_t *panel, int64_t n_in, int64_t at, uint8_t *tile)         \
@@ -442,7 +403,7 @@ static void pairs_run(const struct gemm_call *c, tile_fn *tile)
     {                                                                                              \
         const struct gemm_spec s = {__VA_ARGS__};                                                  \
         const unsigned csr = _mm_getcsr();                                                         \
-        _mm_setcsr(csr | MXCSR_FLUSH);                                                             \
+        _mm_setcsr(csr | AMX_FLUSH);                                                               \
         if (c->m == 1)                                                                             \
             row_run(c, s);                                                                         \
         else if (c->m <= GEMM_ROWS)                                                                \

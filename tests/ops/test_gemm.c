@@ -364,8 +364,8 @@ static struct cpu_pool *pools[3];
 
 static void check_all(const struct problem *p, int n_pool)
 {
-    float *first =
-        NULL; /* int8, of the first table that has FMA: tables[0] has not; tiles of bf16 differ */
+    /* int8, of the first table that has FMA: tables[0] has not; tiles of bf16 differ */
+    float *first = NULL;
     for (int t = 0; t < n_table; t++) {
         if (tables[t].k != &no_vnni[0] && tables[t].k != &no_vnni[1]) {
             free(check(t, PRECISION_DEFAULT, p, pools, n_pool));
