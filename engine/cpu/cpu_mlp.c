@@ -17,6 +17,7 @@ struct mlp_job {
     struct gemm_scratch s, s_out;
     uint8_t *scratch_out;
     int64_t rows, n_ff, up_panel; /* up_panel: the first of up */
+    bool whole; /* the second product's rows are converted when they are complete */
     int n_row_task;
     struct gemm_cut cut; /* of the gate's panels */
 };
@@ -43,7 +44,7 @@ static void piece_run(const struct mlp_job *j, struct gemm_piece *p, int64_t col
     const int64_t ldd = j->a.y ? j->a.ldy : ld;
     for (int64_t i = 0; i < p->m; i++)
         j->d->isa->norm->act_mul(j->act, dst + i * ldd, buf + i * ld, n);
-    for (int64_t at = 0; at < p->m && gemm__wants_prep(j->out); at += GEMM_ROWS) {
+    for (int64_t at = 0; at < p->m && !j->whole && gemm__wants_prep(j->out); at += GEMM_ROWS) {
         const int64_t left = p->m - at;
         const struct gemm_prep q = {.x = dst + at * ldd,
                                     .ldx = ldd,
@@ -112,7 +113,9 @@ static int mlp_run(struct dev *d, const struct op_mlp *a, struct mlp_job *j)
     j->a = (struct cpu_gemm_args){.w = j->in, .m = m, .ldx = a->in.src.stride[0]};
     j->a.x = cpu__ptr(d, &a->in.src);
     j->a.bias = cpu__opt_ptr(d, &a->in.bias, &bad);
-    if (gemm__reads_floats(j->out)) {
+    j->whole = gemm__wants_whole(j->out);
+    out.ready = !j->whole;
+    if (j->whole || gemm__reads_floats(j->out)) {
         j->a.y = cpu__ptr(d, &a->act.dst);
         j->a.ldy = a->act.dst.stride[0];
     }

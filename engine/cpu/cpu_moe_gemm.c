@@ -74,8 +74,10 @@ static void prep_task(void *arg, int task, int worker)
     if (j->x)
         x = j->x + (g->row + at) * j->pad;
     rows_gather(j, g, at, n, x);
+    struct gemm_scratch s = j->s;
+    s.one = g->n == 1;
     if (gemm__wants_prep(g->w->packed))
-        gemm__prep(g->w->packed, &j->s, j->scratch, g->row + at, x, j->pad, (int)n);
+        gemm__prep(g->w->packed, &s, j->scratch, g->row + at, x, j->pad, (int)n);
 }
 
 static void product_task(void *arg, int task, int worker)
@@ -88,8 +90,10 @@ static void product_task(void *arg, int task, int worker)
     const int panel = t / g->n_row_task * g->panels;
     const int end = panel + g->panels < n_panel ? panel + g->panels : n_panel;
     float *y = (float *)(void *)(j->worker + (size_t)worker * j->worker_bytes);
+    struct gemm_scratch s = j->s;
+    s.one = g->n == 1;
     struct gemm_piece p = {.w = w,
-                           .s = &j->s,
+                           .s = &s,
                            .scratch = j->scratch,
                            .row = g->row + at,
                            .m = g->n - at < g->rows ? g->n - at : g->rows,

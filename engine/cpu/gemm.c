@@ -3,7 +3,8 @@
 #include "engine/base/mem.h"
 #include "engine/cpu/gemm_impl.h"
 
-#define N_IN_MAX (1 << 26)
+#define N_IN_MAX   (1 << 26)
+#define FIXED_N_IN (1 << 16) /* sums of more could overflow */
 
 struct part {
     enum gemm_layout layout;
@@ -21,8 +22,9 @@ struct cpu_packed {
     int64_t n_in, n_out;
     int n_part;
     struct part part[3];
-    bool want_xb, want_xs32, want_xs16, want_int8; /* the converted activations that kernels read */
-    void *mem;                                     /* NULL when a slab owns it */
+    /* The converted activations that kernels read. */
+    bool want_xb, want_xs32, want_xs16, want_int8, want_fixed;
+    void *mem; /* NULL when a slab owns it */
 };
 
 static int part_init(struct part *p, const struct weight_desc *w, int i, int lanes, struct err *e)
@@ -102,6 +104,10 @@ static void pack_task(void *arg, int task, int worker)
         gemm__panel_pack(p->panel + (size_t)at * p->panel_bytes, lanes, p->fmt, j->w->n_in,
                          p->data + (size_t)row * p->row_bytes, p->row_bytes,
                          n < lanes ? (int)n : lanes);
+        const struct gemm_fixed_kern *f = j->w->k->fixed;
+        if (f && f->finish[p->layout])
+            f->finish[p->layout](p->panel + (size_t)at * p->panel_bytes, p->panel_bytes,
+                                 j->w->n_in);
     }
 }
 
@@ -112,14 +118,14 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
     const struct gemm_spec s = gemm__spec(q->layout);
     q->fn = k->exact[q->layout];
     q->floats = true;
-    const bool as_int8 =
-        k->int8 && (p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]));
-    if (p == PRECISION_INT8 && k->rough[q->layout]) {
-        q->fn = k->rough[q->layout];
+    if (p != PRECISION_F32 && k->fixed && k->fixed->fn[q->layout] && o->n_in <= FIXED_N_IN) {
+        q->fn = k->fixed->fn[q->layout];
         q->floats = false;
-        o->want_xb = true;
+        o->want_fixed = true;
         return;
     }
+    const bool as_int8 =
+        k->int8 && (p == PRECISION_INT8 || (p == PRECISION_DEFAULT && !k->fast[q->layout]));
     if (as_int8 && k->int8->fn[q->layout]) {
         q->fn = k->int8->fn[q->layout];
         const bool vnni = k->lanes == 16 ? __builtin_cpu_supports("avx512vnni")
@@ -128,7 +134,8 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
             q->fn = k->int8->vnni[q->layout];
         o->want_int8 = true;
         q->floats = false;
-    } else if (p == PRECISION_DEFAULT) {
+    } else if (k->fast[q->layout] &&
+               (p == PRECISION_DEFAULT || (p == PRECISION_INT8 && !k->int8))) {
         q->fn = k->fast[q->layout];
         q->floats = !k->bf16[q->layout];
         o->want_xb = o->want_xb || k->bf16[q->layout];
@@ -215,7 +222,13 @@ size_t cpu_packed_bytes(const struct weight_desc *w, enum eng_precision p)
     return packed_init(&o, w, 16, &bytes, NULL) ? 0 : bytes + 64 + sizeof o;
 }
 
-/* ---- scratch: [xb or xq][sx][minus32][minus16][xs32][xs16][worker buffers] ---- */
+/* ---- scratch: [xb or xq][sx][minus32][minus16][xs32][xs16][fixed point][worker buffers] ---- */
+
+/* Steps of 64 values of two bytes; one row alone has room for four. */
+static size_t fixed_row_bytes(int64_t n_in)
+{
+    return gemm_pad64((size_t)n_in) * 2;
+}
 
 struct gemm_scratch gemm__scratch_plan(int64_t m, int64_t n_in, int n_threads)
 {
@@ -227,7 +240,9 @@ struct gemm_scratch gemm__scratch_plan(int64_t m, int64_t n_in, int n_threads)
     s.minus16 = s.minus32 + each / 8;
     s.xs32 = s.minus16 + each / 4;
     s.xs16 = s.xs32 + each / 8;
-    s.wbuf = s.xs16 + each / 4;
+    s.one = m == 1;
+    s.fixed = s.xs16 + each / 4;
+    s.wbuf = s.fixed + rows * fixed_row_bytes(n_in);
     s.wbuf_each = gemm_pad64(gemm_wbuf_bytes(n_in));
     s.total = s.wbuf + s.wbuf_each * (size_t)n_threads;
     return s;
@@ -257,9 +272,14 @@ bool gemm__reads_floats(const struct cpu_packed *w)
     return any;
 }
 
+bool gemm__wants_whole(const struct cpu_packed *w)
+{
+    return w->want_fixed;
+}
+
 bool gemm__wants_prep(const struct cpu_packed *w)
 {
-    return w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8;
+    return w->want_fixed || w->want_xb || w->want_xs32 || w->want_xs16 || w->want_int8;
 }
 
 void gemm__prep_cols(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
@@ -277,7 +297,15 @@ void gemm__prep_cols(const struct cpu_packed *w, const struct gemm_scratch *s, v
     p.sx = (float *)(base + s->sx) + sum32;
     p.minus32 = (int32_t *)(base + s->minus32) + sum32;
     p.minus16 = (int32_t *)(base + s->minus16) + sum16;
-    (w->want_int8 ? w->k->int8->prep : w->k->prep)(&p);
+    if (w->want_int8)
+        w->k->int8->prep(&p);
+    else if (w->want_xb)
+        w->k->prep(&p);
+    if (!w->want_fixed)
+        return;
+    p.one = s->one;
+    p.xq = (int8_t *)base + s->fixed + (size_t)row * fixed_row_bytes(n_in);
+    w->k->fixed->prep(&p);
 }
 
 void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
@@ -317,10 +345,13 @@ static void part_run(const struct part *p, const struct gemm_piece *q, int64_t p
         .x = q->x,
         .ldx = q->ldx,
         .xb = (const uint16_t *)(const void *)base + row * w->n_in,
-        .xq = (const int8_t *)base + row * w->n_in * 2,
+        .xq = w->want_fixed
+                  ? (const int8_t *)base + s->fixed + (size_t)row * fixed_row_bytes(w->n_in)
+                  : (const int8_t *)base + row * w->n_in * 2,
         .sx = (const float *)(const void *)(base + s->sx) + row * (w->n_in / 32),
         .minus32 = (const int32_t *)(const void *)(base + s->minus32) + row * (w->n_in / 32),
         .minus16 = (const int32_t *)(const void *)(base + s->minus16) + row * (w->n_in / 16),
+        .one = s->one,
         .y = q->y + (p->col + col - q->col),
         .ldy = q->ldy,
         .bias = q->bias ? q->bias + p->col + col : NULL,
@@ -523,7 +554,7 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
 
 enum cpu_gemm_form cpu_gemm_form(const struct cpu_packed *w)
 {
-    if (w->want_int8 || w->want_xs32 || w->want_xs16)
+    if (w->want_int8 || w->want_fixed || w->want_xs32 || w->want_xs16)
         return CPU_GEMM_OWN;
     bool bf16 = w->want_xb, all = true;
     for (int i = 0; i < w->n_part; i++)

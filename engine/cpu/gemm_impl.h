@@ -71,6 +71,7 @@ struct gemm_spec {
 };
 
 #define GEMM_CHUNK    32
+#define GEMM_TAIL     128 /* bytes that a panel of 16 lanes ends with: see gemm_fixed.h */
 #define GEMM_SUPER    256
 #define GEMM_ROWS_MAX 256 /* rows of a call at most */
 #define GEMM_ROWS     16  /* activation rows a block in the converted activations */
@@ -120,6 +121,7 @@ struct gemm_call {
     const int8_t *xq;
     const float *sx;
     const int32_t *minus32, *minus16;
+    bool one; /* fixed point, for whose xq, sx and minus* see kern_gemm_fixed.c */
     float *y; /* [m, n_out], stride ldy */
     int64_t ldy;
     const float *bias; /* [n_out] or NULL */
@@ -138,6 +140,7 @@ struct gemm_prep {
     int8_t *xq;
     float *sx;
     int32_t *minus32, *minus16;
+    bool one; /* fixed point: one row in all */
 };
 
 typedef void gemm_fn(const struct gemm_call *c);
@@ -150,49 +153,48 @@ struct gemm_int8_kern {
 };
 extern const struct gemm_int8_kern gemm__int8_scalar, gemm__int8_avx2, gemm__int8_avx512;
 
+/* Fixed point (kern_gemm_fixed.c): all precisions but f32. Rows are converted as a whole, packed panels are finished. */
+struct gemm_fixed_kern {
+    gemm_fn *fn[GL_N]; /* NULL for layouts that are not quantised */
+    void (*finish[GL_N])(uint8_t *panel, size_t panel_bytes, int64_t n_in);
+    void (*prep)(const struct gemm_prep *p);
+};
+extern const struct gemm_fixed_kern gemm__fixed_amx;
+
 struct cpu_gemm_kern {
     const char *name;
     int lanes;
-    gemm_fn *fast[GL_N];  /* default precision; NULL: as int8 */
+    gemm_fn *fast[GL_N];  /* default precision; NULL: as int8, or fixed */
     gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
-    gemm_fn *rough[GL_N]; /* PRECISION_INT8, read xb alone; NULL: int8 */
-    bool bf16[GL_N];      /* fast[] reads xb, and xs of bf16 values */
+    bool bf16[GL_N];      /* fast[] reads xb */
     void (*prep)(const struct gemm_prep *p);
-    const struct gemm_int8_kern *int8; /* NULL where all layouts have `rough` */
+    const struct gemm_int8_kern *int8; /* or NULL: fixed */
+    const struct gemm_fixed_kern *fixed;
 };
 
-/* The vector kernels of the AMX table, which replaces some of them (kern_gemm_amx.c). */
+/* AMX: bf16 weights (kern_gemm_bf16.c). */
 void gemm__amx_prep(const struct gemm_prep *p);
 gemm_fn gemm__amx_bf16;
-/* Fewer rows, with the same bits: gemm__slim_* up to eight (kern_gemm_slim.c), gemm__few_* one without tiles
- * (kern_gemm_few.c) or as gemm__slim_*; false: too many. MXCSR flushes denormal numbers. */
-#define X(name, ...)                                                                               \
-    gemm_fn gemm__amx_##name;                                                                      \
-    bool gemm__few_##name(const struct gemm_call *c);                                              \
-    bool gemm__slim_##name(const struct gemm_call *c);
-GEMM_QUANT_LAYOUTS(X)
-#undef X
-/* Quantised weights as bf16. */
-#define X(name, ...) gemm_fn gemm__round_##name;
-GEMM_QUANT_LAYOUTS(X)
-#undef X
 /* Bytes of one worker's scratch. */
-#define GEMM_WBUF_MIN ((size_t)104 << 10)
+#define GEMM_WBUF_MIN ((size_t)88 << 10)
 static inline size_t gemm_wbuf_bytes(int64_t n_in)
 {
-    return (size_t)n_in * 32 + GEMM_WBUF_MIN; /* expanded tiles, results, sums; see the kernels */
+    return (size_t)n_in * 64 + GEMM_WBUF_MIN; /* expanded tiles, results, sums; see the kernels */
 }
 
 /* Converted activations and the workers' buffers, as offsets into one scratch: [xb or xq][sx][minus32][minus16][xs32]
- * [xs16][worker buffers]. */
+ * [xs16][fixed point][worker buffers]. */
 struct gemm_scratch {
-    size_t sx, minus32, minus16, xs32, xs16, wbuf, wbuf_each, total;
+    size_t sx, minus32, minus16, xs32, xs16, fixed, wbuf, wbuf_each, total;
+    bool one; /* a product has one row */
 };
 struct gemm_scratch gemm__scratch_plan(int64_t m, int64_t n_in, int n_threads);
 /* Whether the weight's kernels read converted activations. */
 bool gemm__wants_prep(const struct cpu_packed *w);
 /* ... or (too) the rows as they are. */
 bool gemm__reads_floats(const struct cpu_packed *w);
+/* ... or rows converted as a whole: gemm__prep_cols will not do. */
+bool gemm__wants_whole(const struct cpu_packed *w);
 /* Converts n_row <= GEMM_ROWS rows; they become rows [row, row + n_row) of the scratch, row a multiple of GEMM_ROWS. */
 void gemm__prep(const struct cpu_packed *w, const struct gemm_scratch *s, void *scratch,
                 int64_t row, const float *x, int64_t ldx, int n_row);

@@ -89,7 +89,8 @@ size_t gemm__panel_bytes(enum gemm_layout l, int64_t n_in, int lanes)
         return (size_t)n_in * (size_t)lanes * 2;
     struct gemm_spec s = gemm__spec(l);
     return gemm_scale_bytes(s, n_in, lanes) +
-           gemm_pad64((size_t)(n_in / GEMM_CHUNK) * gemm_chunk_bytes(s, lanes));
+           gemm_pad64((size_t)(n_in / GEMM_CHUNK) * gemm_chunk_bytes(s, lanes)) +
+           (lanes == 16 ? GEMM_TAIL : 0);
 }
 
 static uint16_t get_u16(const uint8_t *p)

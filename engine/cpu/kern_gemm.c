@@ -196,24 +196,10 @@ const struct cpu_gemm_kern TABLE(CPU_ISA) = {
 #undef X
     },
 #ifdef CPU_ISA_amx
-    .fast = {[GL_F32] = dense_f32,
-             [GL_F16] = dense_f16,
-             [GL_BF16] = gemm__amx_bf16,
-#define X(name, ...) [GL_##name] = gemm__amx_##name,
-             GEMM_QUANT_LAYOUTS(X)
-#undef X
-    },
-    .rough = {[GL_BF16] = gemm__amx_bf16,
-#define X(name, ...) [GL_##name] = gemm__round_##name,
-              GEMM_QUANT_LAYOUTS(X)
-#undef X
-    },
-    .bf16 = {[GL_BF16] = true,
-#define X(name, ...) [GL_##name] = true,
-             GEMM_QUANT_LAYOUTS(X)
-#undef X
-    },
+    .fast = {[GL_F32] = dense_f32, [GL_F16] = dense_f16, [GL_BF16] = gemm__amx_bf16},
+    .bf16 = {[GL_BF16] = true},
     .prep = gemm__amx_prep,
+    .fixed = &gemm__fixed_amx,
 #else
     .fast = {[GL_F32] = dense_f32,
              [GL_F16] = dense_f16,

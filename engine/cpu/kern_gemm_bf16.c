@@ -4,7 +4,23 @@
 #ifdef CPU_ISA_amx
 #include "engine/cpu/gemm_edge.h"
 
-/* ---- bf16 weights: they are tiles already ---- */
+void gemm__amx_prep(const struct gemm_prep *p)
+{
+    uint16_t order[32]; /* each run of four k: 0 2 1 3 */
+    for (int i = 0; i < 32; i++)
+        order[i] = (uint16_t)((i & ~3) | (i & 1) << 1 | (i >> 1 & 1));
+    const __m512i perm = _mm512_loadu_si512(order);
+    for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
+        for (int r = 0; r < p->n_row; r++) {
+            const float *x = p->x + r * p->ldx + c * GEMM_CHUNK;
+            const __m512i v =
+                (__m512i)_mm512_cvtne2ps_pbh(_mm512_loadu_ps(x + 16), _mm512_loadu_ps(x));
+            _mm512_storeu_si512(p->xb + (c * p->n_row + r) * GEMM_CHUNK,
+                                _mm512_permutexvar_epi16(perm, v));
+        }
+}
+
+/* ---- weights: they are tiles already ---- */
 
 /* One chain of products over all chunks, from the bias on, whatever the number of rows and panels at a time: the same
  * bits. Tiles 0 to 3: sums, 4 and 5: activations, 6 and 7: weights. */

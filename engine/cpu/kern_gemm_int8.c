@@ -1,5 +1,5 @@
 /* GEMM kernels in integers, for every layout of whole numbers: PRECISION_INT8, and the default where there are no
- * bf16 tiles. In blocks of 32 of a row, activations become 12-bit integers, x = sx * v: closer than bf16, while 8 bits
+ * tiles. In blocks of 32 of a row, activations become 12-bit integers, x = sx * v: closer than bf16, while 8 bits
  * alone change 4 % of the best tokens of a small model. They are multiplied as words of 16 bits. The products of a group are
  * summed in integers, which is exact, and the scales are applied in f32:
  *
@@ -7,7 +7,7 @@
  *
  * The order of these f32 operations depends on the layout only, so that every instruction which can sum
  * integers (VNNI, plain multiplies) gives the same bits; tables that have FMA agree with each other.
- * Compiled once per ISA; empty for AMX, where bf16 tiles are faster (kern_gemm_round.c). */
+ * Compiled once per ISA; empty for AMX, which has fixed point instead (kern_gemm_fixed.c). */
 #include "engine/cpu/gemm_ask.h"
 #include "engine/cpu/gemm_vec.h"
 
