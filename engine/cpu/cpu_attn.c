@@ -45,11 +45,13 @@ void cpu__kv_close(struct dev *d, struct dev_kv *kv)
 #ifndef MADV_POPULATE_WRITE
 #define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
 #endif
-#define PAGE        ((size_t)2 << 20)
-#define TOUCH_AHEAD (32 * PAGE)
+#define PAGE      ((size_t)2 << 20)
+#define AHEAD_MIN (32 * PAGE)
+#define AHEAD_MAX (256 * PAGE)
 
 /* A page comes zeroed when it is first written, and where a hypervisor has to find it first, that takes milliseconds. So idle
- * workers of a pool in use touch some pages behind the last block written, a page a call; contents stay. */
+ * workers of a pool in use touch pages behind the last block written, as much again as is in use within bounds, a page a
+ * call; contents stay. */
 static bool kv_touch(void *arg)
 {
     struct dev_kv *kv = arg;
@@ -57,7 +59,8 @@ static bool kv_touch(void *arg)
     const size_t all = kv->geom.block_bytes * (size_t)kv->desc.n_block;
     if (kv->touched < high)
         kv->touched = high;
-    if (!high || kv->touched + PAGE > all || kv->touched - high >= TOUCH_AHEAD)
+    const size_t ahead = high < AHEAD_MIN ? AHEAD_MIN : high < AHEAD_MAX ? high : AHEAD_MAX;
+    if (!high || kv->touched + PAGE > all || kv->touched - high >= ahead)
         return false;
     const uintptr_t at = ((uintptr_t)kv->base + kv->touched) & ~(uintptr_t)4095;
     if (madvise((void *)at, PAGE, MADV_POPULATE_WRITE)) {
