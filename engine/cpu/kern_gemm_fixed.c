@@ -44,13 +44,13 @@ static void digits_split(const __m512i *v, __m512i *high, __m512i *low)
         order, _mm512_packus_epi16(_mm512_and_si512(a, byte), _mm512_and_si512(b, byte)));
 }
 
-/* Digits of 64 k of a row as tiles of them read it, or as tiles of words do (`few`): for the even words what makes the lower
+/* Digits of 64 k of a row as tiles of them read it, or as tiles of words do (`words`): for the even words what makes the lower
  * sums (Xh, Xl beside the weights' lower and higher bytes) and the higher ones (0, Xh), and the same for the odd words.
  * Pieces lie `each` bytes apart. */
-INLINE void digits_put(const bool few, __m512i high, __m512i low, int8_t *to, int64_t each)
+INLINE void digits_put(const bool words, __m512i high, __m512i low, int8_t *to, int64_t each)
 {
     const __m512i upper = _mm512_set1_epi16((short)0xff00);
-    if (!few) {
+    if (!words) {
         _mm512_storeu_si512(to, high);
         _mm512_storeu_si512(to + each, low);
         return;
@@ -65,20 +65,20 @@ INLINE void digits_put(const bool few, __m512i high, __m512i low, int8_t *to, in
 }
 
 /* A row's digits; returns the sums of both. */
-INLINE void row_digits(const bool few, const float *x, int64_t n, float inv, int8_t *to,
+INLINE void row_digits(const bool words, const float *x, int64_t n, float inv, int8_t *to,
                        int64_t each, int32_t sum[2])
 {
     const __m512 f = _mm512_set1_ps(inv);
     const __m512i ones = _mm512_set1_epi8(1);
     __m512i high_sum = _mm512_setzero_si512(), low_sum = high_sum;
-    for (int64_t k = 0; k < n; k += FIXED_K, to += (few ? 4 : 2) * each) {
+    for (int64_t k = 0; k < n; k += FIXED_K, to += (words ? 4 : 2) * each) {
         __m512i v[4], high, low;
         for (int i = 0; i < 4; i++)
             v[i] = k + i * LANES < n
                        ? _mm512_cvtps_epi32(_mm512_mul_ps(f, _mm512_loadu_ps(x + k + i * LANES)))
                        : _mm512_setzero_si512();
         digits_split(v, &high, &low);
-        digits_put(few, high, low, to, each);
+        digits_put(words, high, low, to, each);
         high_sum = _mm512_dpbusd_epi32(high_sum, ones, high);
         low_sum = _mm512_dpbusd_epi32(low_sum, ones, low);
     }
@@ -86,7 +86,7 @@ INLINE void row_digits(const bool few, const float *x, int64_t n, float inv, int
     sum[1] = _mm512_reduce_add_epi32(low_sum);
 }
 
-/* xq: per step of 64 k two (few: four) pieces of [rows] of 64 bytes. sx: a row's scale. minus32, minus16: what the weights'
+/* xq: per step of 64 k two (of one row: four) pieces of [rows] of 64 bytes. sx: a row's scale. minus32, minus16: what the weights'
  * bytes, 128 over their digits, add to both sums. */
 static void fixed_prep(const struct gemm_prep *p)
 {
