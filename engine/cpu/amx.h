@@ -9,9 +9,6 @@
 /* The compiler does not know that a tile load reads memory, nor that a store writes it. */
 #define AMX_BARRIER(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* Bits of MXCSR: denormal numbers are zeros in tile products always, and so they are in what surrounds them. */
-#define AMX_FLUSH 0x8040
-
 struct amx_config {
     uint8_t palette, start_row, reserved[14];
     uint16_t row_bytes[16];

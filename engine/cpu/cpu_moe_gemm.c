@@ -49,6 +49,14 @@ static const struct group *group_of(const struct group_job *j, int task, bool pr
     return &j->group[lo];
 }
 
+/* The scratch as the products of a group use it. */
+static struct gemm_scratch scratch_of(const struct group_job *j, const struct group *g)
+{
+    struct gemm_scratch s = j->s;
+    s.one = g->n == 1;
+    return s;
+}
+
 /* Rows [at, at + n) of a group, one behind the other, as its weight wants them. */
 static void rows_gather(const struct group_job *j, const struct group *g, int64_t at, int64_t n,
                         float *x)
@@ -74,8 +82,7 @@ static void prep_task(void *arg, int task, int worker)
     if (j->x)
         x = j->x + (g->row + at) * j->pad;
     rows_gather(j, g, at, n, x);
-    struct gemm_scratch s = j->s;
-    s.one = g->n == 1;
+    const struct gemm_scratch s = scratch_of(j, g);
     if (gemm__wants_prep(g->w->packed))
         gemm__prep(g->w->packed, &s, j->scratch, g->row + at, x, j->pad, (int)n);
 }
@@ -90,8 +97,7 @@ static void product_task(void *arg, int task, int worker)
     const int panel = t / g->n_row_task * g->panels;
     const int end = panel + g->panels < n_panel ? panel + g->panels : n_panel;
     float *y = (float *)(void *)(j->worker + (size_t)worker * j->worker_bytes);
-    struct gemm_scratch s = j->s;
-    s.one = g->n == 1;
+    const struct gemm_scratch s = scratch_of(j, g);
     struct gemm_piece p = {.w = w,
                            .s = &s,
                            .scratch = j->scratch,

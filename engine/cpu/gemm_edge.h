@@ -38,13 +38,4 @@ static inline void sums_store(const struct gemm_call *c, int panel, int64_t row,
         _mm512_mask_storeu_ps(y, mask, _mm512_load_ps(sum + r * LANES));
 }
 
-/* The one row of xb as f32. */
-static inline void row_widen(const struct gemm_call *c, float *x)
-{
-    for (int64_t i = 0; i < c->n_in; i += LANES) {
-        const __m256i b = _mm256_loadu_si256((const __m256i *)(const void *)(c->xb + i));
-        _mm512_store_si512(x + i, _mm512_slli_epi32(_mm512_cvtepu16_epi32(b), 16));
-    }
-}
-
 #endif

@@ -21,6 +21,7 @@
 struct fixed_scale {
     float s[LANES], inv[LANES]; /* S, and its inverse or 0 */
 };
+_Static_assert(sizeof(struct fixed_scale) == GEMM_TAIL, "gemm__panel_bytes");
 INLINE struct fixed_scale *fixed_scale_at(const uint8_t *panel, size_t panel_bytes)
 {
     return (struct fixed_scale *)(void *)(uintptr_t)(panel + panel_bytes -

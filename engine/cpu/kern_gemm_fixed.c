@@ -224,6 +224,12 @@ INLINE void tiles_store(const int n_panel, int32_t *sum)
     AMX_BARRIER(sum);
 }
 
+/* Of a row. A last half step's activations are 0, so its weights may be anything. */
+static int64_t steps_of(const struct gemm_call *c)
+{
+    return (c->n_in + FIXED_K - 1) / FIXED_K;
+}
+
 /* Chunk `at` of a panel to a step's tiles. */
 INLINE void chunk_write(const struct gemm_call *c, const struct gemm_spec s, const bool words,
                         int panel, int64_t at, uint8_t *tile)
@@ -318,7 +324,7 @@ struct stream_work {
 
 static void words_from(const struct gemm_call *c, int8_t *to)
 {
-    const int64_t n = (c->n_in + FIXED_K - 1) / FIXED_K, each = c->m * FIXED_K;
+    const int64_t n = steps_of(c), each = c->m * FIXED_K;
     const int8_t *x = c->xq;
     for (int64_t i = 0; i < n; i++, x += 2 * each, to += 4 * each)
         for (int64_t r = 0; r < each; r += FIXED_K)
@@ -380,7 +386,6 @@ INLINE void stream_run(const struct gemm_call *c, const struct gemm_spec s)
     amx_open((int)c->m);
     ask_first(c, s, c->n_panel >= PAIR ? PAIR : 1);
     struct stream_work *t = c->wbuf;
-    memset(t->tile, 0, sizeof t->tile);
     words_from(c, t->x);
     for (; p + PAIR <= c->n_panel; p += PAIR)
         stream_panels(c, s, PAIR, p, t);
@@ -410,19 +415,14 @@ struct segment {
 INLINE void segment_write(const struct gemm_call *c, const struct gemm_spec s, const int n_panel,
                           const struct segment *g, uint8_t *tile, struct ask *ask)
 {
-    const int64_t n = c->n_in / GEMM_CHUNK;
-    for (int64_t at = 2 * g->from, i = 0; i < g->n; i++, tile += STEP_BYTES)
-        UNROLL(1)
-    for (int j = 0; j < 2; j++, at++)
-        if (at < n) {
-            ask_step(c, s, n_panel, ask);
-            UNROLL(2)
-            for (int k = 0; k < n_panel; k++)
-                chunk_write(c, s, false, g->p + k, at, tile + k * 2 * AMX_TILE);
-        } else { /* the other half of the last step */
-            for (int k = 0; k < 2 * n_panel; k++)
-                memset(tile + k * AMX_TILE + AMX_TILE / 2, 0, AMX_TILE / 2);
-        }
+    const int64_t n = c->n_in / GEMM_CHUNK, last = 2 * (g->from + g->n);
+    for (int64_t at = 2 * g->from; at < (last < n ? last : n); at++) {
+        uint8_t *to = tile + (at / 2 - g->from) * STEP_BYTES;
+        ask_step(c, s, n_panel, ask);
+        UNROLL(2)
+        for (int k = 0; k < n_panel; k++)
+            chunk_write(c, s, false, g->p + k, at, to + k * 2 * AMX_TILE);
+    }
 }
 
 /* Asks for a block's rows of y: they are written soon. */
@@ -441,7 +441,7 @@ INLINE void pair_block(const struct gemm_call *c, struct pair_work *t, const int
                        const struct segment *g, int block)
 {
     const struct block b = block_of(c, block);
-    const int64_t low = b.rows * FIXED_K, steps = (c->n_in + FIXED_K - 1) / FIXED_K;
+    const int64_t low = b.rows * FIXED_K, steps = steps_of(c);
     const int8_t *x = c->xq + b.row * 2 * steps * FIXED_K + g->from * 2 * low;
     const uint8_t *w = t->tile[0];
     const bool last = g->from + g->n == steps;
@@ -461,7 +461,7 @@ static __attribute__((noinline)) void segment_run(const struct gemm_call *c, str
                                                   const struct segment *g)
 {
     const int n_block = (int)((c->m + GEMM_ROWS - 1) / GEMM_ROWS);
-    const bool last = g->from + g->n == (c->n_in + FIXED_K - 1) / FIXED_K;
+    const bool last = g->from + g->n == steps_of(c);
     AMX_BARRIER(t);
     for (int i = 0; i < n_block + 1;
          i++) { /* a block's sums are ready while the next one is multiplied */
@@ -481,7 +481,7 @@ static __attribute__((noinline)) void segment_run(const struct gemm_call *c, str
 
 INLINE void pairs_run(const struct gemm_call *c, const struct gemm_spec s)
 {
-    const int64_t steps = (c->n_in + FIXED_K - 1) / FIXED_K, n_seg = (steps + SEG - 1) / SEG;
+    const int64_t steps = steps_of(c), n_seg = (steps + SEG - 1) / SEG;
     const int64_t most = (steps + n_seg - 1) / n_seg;
     struct pair_work *t = c->wbuf;
     struct ask ask = ask_from(c, s, c->n_panel >= PAIR ? PAIR : 1, 0);
