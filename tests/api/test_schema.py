@@ -90,12 +90,31 @@ class Schema(unittest.TestCase):
                 self.assertEqual(frames[-1]["choices"], [])
             return frames
 
+    # A sampled answer that began with the end of a thought would lose that mark, and a log-probability with it.
+    END = "</think>"
+
+    def chat(self, **kw):
+        return {"messages": MESSAGES, "logit_bias": {str(self.token(self.END)): -100}, **kw}
+
+    def token(self, text):
+        s, v = self.d.post("/tokenize", {"model": "m", "prompt": text, "add_special_tokens": False})
+        self.assertEqual((s, v["count"]), (200, 1), v)
+        return v["tokens"][0]
+
+    def test_end_of_thought(self):
+        v = self.whole(CHAT, "CreateChatCompletionResponse", messages=MESSAGES, logprobs=True,
+                       logit_bias={str(self.token(self.END)): 100})
+        c = v["choices"][0]
+        self.assertEqual(c["message"]["content"], self.END * 5)
+        self.assertEqual(len(c["logprobs"]["content"]), 5)
+        self.assertEqual(v["usage"]["completion_tokens"], 6)
+
     CHATS = ({}, {"n": 3, "temperature": 1.5}, {"logprobs": True}, {"logprobs": True, "top_logprobs": 4, "n": 2},
              {"stop": ["e"]}, {"max_completion_tokens": 2, "max_tokens": None})
 
     def test_chat(self):
         for kw in self.CHATS:
-            v = self.whole(CHAT, "CreateChatCompletionResponse", messages=MESSAGES, **kw)
+            v = self.whole(CHAT, "CreateChatCompletionResponse", **self.chat(**kw))
             if kw.get("logprobs"):
                 for c in v["choices"]:
                     self.assertEqual(len(c["logprobs"]["content"]), 6)
@@ -105,7 +124,7 @@ class Schema(unittest.TestCase):
     def test_chat_stream(self):
         for kw in self.CHATS:
             for more in ({}, {"stream_options": {"include_usage": True}}):
-                fr = self.frames(CHAT, "CreateChatCompletionStreamResponse", messages=MESSAGES, **kw, **more)
+                fr = self.frames(CHAT, "CreateChatCompletionStreamResponse", **self.chat(**kw, **more))
                 n = kw.get("n", 1)
                 ends = [c["index"] for v in fr for c in v["choices"] if c["finish_reason"]]
                 self.assertEqual(sorted(ends), list(range(n)))
