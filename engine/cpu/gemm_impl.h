@@ -161,22 +161,24 @@ struct gemm_fixed_kern {
 };
 extern const struct gemm_fixed_kern gemm__fixed_amx;
 
+struct gemm_bf16_kern { /* bf16 weights times activations rounded to bf16 (kern_gemm_bf16.c) */
+    gemm_fn *fn;
+    void (*prep)(const struct gemm_prep *p);
+};
+extern const struct gemm_bf16_kern gemm__bf16_avx512, gemm__bf16_amx;
+
 struct cpu_gemm_kern {
     const char *name;
     int lanes;
-    gemm_fn *fast[GL_N];  /* default precision; NULL: as int8, or fixed */
-    gemm_fn *exact[GL_N]; /* f32 activations, weights dequantised in f32 */
-    bool bf16[GL_N];      /* fast[] reads xb */
-    void (*prep)(const struct gemm_prep *p);
+    gemm_fn *fast[GL_N];               /* default precision; NULL: as int8, or fixed */
+    gemm_fn *exact[GL_N];              /* f32 activations, weights dequantised in f32 */
+    const struct gemm_bf16_kern *bf16; /* or NULL */
     const struct gemm_int8_kern *int8; /* or NULL: fixed */
     const struct gemm_fixed_kern *fixed;
 };
-
-/* AMX: bf16 weights (kern_gemm_bf16.c). */
-void gemm__amx_prep(const struct gemm_prep *p);
-gemm_fn gemm__amx_bf16;
-/* Bytes of one worker's scratch. */
-#define GEMM_WBUF_MIN ((size_t)88 << 10)
+/* The table's kernels for bf16 where this processor has them and they pay, or NULL. */
+const struct gemm_bf16_kern *gemm__bf16(const struct cpu_gemm_kern *k);
+#define GEMM_WBUF_MIN ((size_t)88 << 10) /* bytes of one worker's scratch */
 static inline size_t gemm_wbuf_bytes(int64_t n_in)
 {
     return (size_t)n_in * 64 + GEMM_WBUF_MIN; /* expanded tiles, results, sums; see the kernels */

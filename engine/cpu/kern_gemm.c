@@ -196,11 +196,13 @@ const struct cpu_gemm_kern TABLE(CPU_ISA) = {
 #undef X
     },
 #ifdef CPU_ISA_amx
-    .fast = {[GL_F32] = dense_f32, [GL_F16] = dense_f16, [GL_BF16] = gemm__amx_bf16},
-    .bf16 = {[GL_BF16] = true},
-    .prep = gemm__amx_prep,
+    .fast = {[GL_F32] = dense_f32, [GL_F16] = dense_f16, [GL_BF16] = dense_bf16},
+    .bf16 = &gemm__bf16_amx,
     .fixed = &gemm__fixed_amx,
 #else
+#ifdef CPU_ISA_avx512
+    .bf16 = &gemm__bf16_avx512,
+#endif
     .fast = {[GL_F32] = dense_f32,
              [GL_F16] = dense_f16,
              [GL_BF16] = dense_bf16,

@@ -1,10 +1,12 @@
-/* GEMM kernels of the AMX table for bf16 weights. Empty in the other ISAs' objects. */
+/* GEMM kernels for bf16 weights and activations: tiles of the AMX table, and VDPBF16PS of processors that have it beside the
+ * AVX512 table (see gemm__bf16). Empty in the other ISAs' objects. */
 #include "engine/cpu/gemm_vec.h"
 
-#ifdef CPU_ISA_amx
-#include "engine/cpu/gemm_edge.h"
+#if LANES == 16
+#define BF16                                                                                       \
+    __attribute__((target("avx512bf16"))) /* these functions alone: the table is for others, too */
 
-void gemm__amx_prep(const struct gemm_prep *p)
+BF16 static void bf16_prep(const struct gemm_prep *p)
 {
     uint16_t order[32]; /* each run of four k: 0 2 1 3 */
     for (int i = 0; i < 32; i++)
@@ -19,6 +21,84 @@ void gemm__amx_prep(const struct gemm_prep *p)
                                 _mm512_permutexvar_epi16(perm, v));
         }
 }
+#endif
+
+#ifdef CPU_ISA_avx512
+
+/* An output is one chain of products over all pairs of k, whatever the number of rows and panels at a time: the same bits. */
+
+#define ASK_BYTES 2048 /* of a panel that are asked for ahead */
+
+/* n rows from `row` on, of one block, times n_panel panels. */
+BF16 INLINE void bf16_rows(const struct gemm_call *c, const int n, const int n_panel, int p,
+                           int64_t row)
+{
+    const int64_t from = row / GEMM_ROWS * GEMM_ROWS, left = c->m - from;
+    const int64_t step = (left < GEMM_ROWS ? left : GEMM_ROWS) * GEMM_CHUNK;
+    const uint16_t *x = c->xb + from * c->n_in + (row - from) * GEMM_CHUNK;
+    const uint8_t *w = c->panel + (size_t)p * c->panel_bytes;
+    vf acc[2 * ROWS_MAX];
+    UNROLL(16)
+    for (int i = 0; i < n * n_panel; i++)
+        acc[i] = v_set(0);
+    for (int64_t k = 0; k < c->n_in; k += GEMM_CHUNK, x += step) {
+        UNROLL(4)
+        for (int i = 0; i < GEMM_CHUNK / 2; i++, w += 64) {
+            __m512i v[4];
+            UNROLL(4)
+            for (int q = 0; q < n_panel; q++) {
+                v[q] = _mm512_loadu_si512(w + (size_t)q * c->panel_bytes);
+                if (n <= 2)
+                    __builtin_prefetch(w + (size_t)q * c->panel_bytes + ASK_BYTES);
+            }
+            UNROLL(8)
+            for (int r = 0; r < n; r++) {
+                int32_t pair;
+                memcpy(&pair, x + r * GEMM_CHUNK + 2 * i, sizeof pair);
+                const __m512i xs = _mm512_set1_epi32(pair);
+                UNROLL(4)
+                for (int q = 0; q < n_panel; q++)
+                    acc[q * n + r] =
+                        (vf)_mm512_dpbf16_ps((__m512)acc[q * n + r], (__m512bh)xs, (__m512bh)v[q]);
+            }
+        }
+    }
+    UNROLL(4)
+    for (int q = 0; q < n_panel; q++)
+        rows_store(c, p + q, row, n, acc + q * n);
+}
+
+#define ROWS(n, n_panel)                                                                           \
+    for (; c->m - row >= (n); row += (n))                                                          \
+    bf16_rows(c, n, n_panel, p, row)
+/* All rows times n_panel panels; a block of n rows never lies across blocks of activations. */
+BF16 INLINE void bf16_panels(const struct gemm_call *c, const int n_panel, int p)
+{
+    int64_t row = 0;
+#if ROWS_MAX >= 8
+    ROWS(8, n_panel);
+    ROWS(4, n_panel);
+#endif
+    ROWS(2, n_panel);
+    ROWS(1, n_panel);
+}
+
+BF16 static void bf16_fn(const struct gemm_call *c)
+{
+    int p = 0;
+    for (; ROWS_MAX >= 4 && c->m == 1 && p + 4 <= c->n_panel; p += 4) /* streams of weights */
+        bf16_rows(c, 1, ROWS_MAX >= 4 ? 4 : 1, p, 0);
+    for (; p + 2 <= c->n_panel; p += 2)
+        bf16_panels(c, 2, p);
+    for (; p < c->n_panel; p++)
+        bf16_panels(c, 1, p);
+}
+
+const struct gemm_bf16_kern gemm__bf16_avx512 = {bf16_fn, bf16_prep};
+#endif
+
+#ifdef CPU_ISA_amx
+#include "engine/cpu/gemm_edge.h"
 
 /* ---- weights: they are tiles already ---- */
 
@@ -103,7 +183,7 @@ static void bf16_1x4(const struct gemm_call *c, int p, int n, int64_t row, int r
         STORE(3, p + 3, row);
 }
 
-void gemm__amx_bf16(const struct gemm_call *c)
+static void bf16_fn(const struct gemm_call *c)
 {
     const int64_t n_full = c->m / GEMM_ROWS * GEMM_ROWS;
     const int last = (int)(c->m - n_full);
@@ -132,5 +212,7 @@ void gemm__amx_bf16(const struct gemm_call *c)
     _tile_release();
     AMX_BARRIER(c->y);
 }
+
+const struct gemm_bf16_kern gemm__bf16_amx = {bf16_fn, bf16_prep};
 
 #endif

@@ -339,9 +339,11 @@ static float *check(int t, enum eng_precision prec, const struct problem *p,
     const bool fixed = prec != PRECISION_F32 && tables[t].amx;
     double err = nmse(p, y, fixed || prec == PRECISION_F32 ? p->want : p->want8);
     double bound = 1e-11;
-    for (int i = 0; i < p->desc.n_part && fixed;
-         i++) /* fixed point where codes fill their bits; bf16 and others */
-        bound = fmax(bound, p->desc.part[i].fmt <= QF_Q6_K ? 2e-6 : 1e-5);
+    for (int i = 0; i < p->desc.n_part; i++) { /* where codes fill their bits; bf16 and others */
+        const bool bf16 = prec == PRECISION_DEFAULT && p->desc.part[i].fmt == QF_BF16;
+        if (fixed || (bf16 && gemm__bf16(tables[t].k)))
+            bound = fmax(bound, p->desc.part[i].fmt <= QF_Q6_K ? 2e-6 : 1e-5);
+    }
     if (!(err <= bound))
         fail_msg("%s: precision %d, format %d, m %lld, n_in %lld: NMSE %.3g over %.3g",
                  tables[t].name, (int)prec, (int)p->desc.part[0].fmt, (long long)p->m,
@@ -415,6 +417,9 @@ static void test_parts(void **st)
     problem_make(&p, 3, (enum quant_fmt[]){QF_Q4_1, QF_F32, QF_BF16}, (int64_t[]){576, 192, 191},
                  576, 5, false);
     check_all(&p, 2);
+    problem_free(&p);
+    problem_make(&p, 2, (enum quant_fmt[]){QF_BF16, QF_BF16}, (int64_t[]){37, 80}, 320, 39, true);
+    check_all(&p, 3);
     problem_free(&p);
 }
 
