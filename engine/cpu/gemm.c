@@ -563,8 +563,9 @@ void cpu_gemm(struct cpu_pool *pool, const struct cpu_gemm_args *a)
         return;
     if (!a->ready)
         gemm__prep_all(pool, a);
-    /* Row blocks of 256 keep a task's activations in L2. */
-    j.rows = a->m < 256 ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : 256;
+    /* A task's activations stay in the second-level cache: of 2 MB with tiles, half of that elsewhere. */
+    const int64_t most = w->k->fixed ? 256 : 128;
+    j.rows = a->m < most ? (a->m + GEMM_ROWS - 1) / GEMM_ROWS * GEMM_ROWS : most;
     j.n_row_task = (int)((a->m + j.rows - 1) / j.rows);
     gemm__cut(&j.cut, cpu_gemm_panels(w), gemm__least(w, a->m), pool, a->m);
     cpu_pool_run(pool, gemm_task, &j, j.cut.n * j.n_row_task);

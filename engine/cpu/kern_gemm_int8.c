@@ -94,8 +94,91 @@ INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
     return scale;
 }
 
+#if LANES == 16
+/* Lane r: sum or largest of the 16 lanes of v[r], which are overwritten: halves of two vectors meet in one, four times. */
+INLINE vi rows_fold(vi *v, const bool sum)
+{
+    UNROLL(4)
+    for (int step = 1; step < 16; step *= 2) {
+        vi lo, hi;
+        for (int i = 0; i < 16;
+             i++) { /* lanes whose number has the bit `step` come from the second vector */
+            lo[i] = i & step ? 16 + i - step : i;
+            hi[i] = i & step ? 16 + i : i + step;
+        }
+        UNROLL(8)
+        for (int i = 0; i < 16 / step; i += 2) {
+            const vi a = v[i], b = v[i + 1];
+            const vi x = __builtin_shuffle(a, b, lo), y = __builtin_shuffle(a, b, hi);
+            v[i / 2] = sum ? x + y : vi_max(x, y);
+        }
+    }
+    return v[0];
+}
+
+/* What 16 rows share of a chunk. */
+struct rows_scale {
+    vf inv, scale;
+};
+
+INLINE struct rows_scale rows_scale(vi bits)
+{
+    const vf most = (vf)bits;
+    const vi some = most >= v_set(0x1p-100f), bad = bits >= 0x7f800000;
+    const vi in = some & ~bad;
+    struct rows_scale s;
+    s.inv = (vf)((vi)(V_MAX / most) & in);
+    s.scale = (vf)(((vi)(most / V_MAX) & in) | (bad & 0x7fc00000));
+    return s;
+}
+
+/* A chunk of 16 rows: as block_round, with what belongs to a row in its lane. */
+INLINE void rows_round(const struct gemm_prep *p, int64_t c)
+{
+    const float *x = p->x + c * GEMM_CHUNK;
+    vi top[16], low[16], high[16];
+    UNROLL(16)
+    for (int r = 0; r < 16; r++) {
+        const vi a = (vi)v_load(x + r * p->ldx), b = (vi)v_load(x + r * p->ldx + 16);
+        top[r] = vi_max(a & 0x7fffffff, b & 0x7fffffff);
+    }
+    const struct rows_scale s = rows_scale(rows_fold(top, false));
+    float inv[16];
+    memcpy(inv, &s.inv, sizeof inv);
+    int8_t *dst = p->xq + c * 16 * XQ_BYTES;
+    UNROLL(16)
+    for (int r = 0; r < 16; r++, dst += XQ_BYTES) {
+        const vf f = v_set(inv[r]);
+        const vi live = f > 0;
+        low[r] = ((vi)(v_load(x + r * p->ldx) * f + 0x1.8p23f) - 0x4b400000) & live;
+        high[r] = ((vi)(v_load(x + r * p->ldx + 16) * f + 0x1.8p23f) - 0x4b400000) & live;
+        words_put(dst, 0, low[r]);
+        words_put(dst, 1, high[r]);
+    }
+    const vi sum0 = rows_fold(low, true), sum1 = rows_fold(high, true), sum = sum0 + sum1;
+    const int64_t at = c * GEMM_ROWS;
+    v_store(p->sx + at, s.scale);
+    v_store((float *)p->minus32 + at, (vf)-sum);
+    v_store((float *)p->minus16 + 2 * at, (vf)-sum0);
+    v_store((float *)p->minus16 + 2 * at + GEMM_ROWS, (vf)-sum1);
+    if (p->xs32)
+        v_store(p->xs32 + at, s.scale * __builtin_convertvector(sum, vf));
+    if (p->xs16) {
+        v_store(p->xs16 + 2 * at, s.scale * __builtin_convertvector(sum0, vf));
+        v_store(p->xs16 + 2 * at + GEMM_ROWS, s.scale * __builtin_convertvector(sum1, vf));
+    }
+}
+#endif
+
 static void int8_prep(const struct gemm_prep *p)
 {
+#if LANES == 16
+    if (p->n_row == 16) {
+        for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
+            rows_round(p, c);
+        return;
+    }
+#endif
     for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
         for (int r = 0; r < p->n_row; r++) {
             int32_t sum[2];
