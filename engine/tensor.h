@@ -7,8 +7,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* DT_I8, DT_F8 (e4m3): codes of a KV pool, with a scale beside them (engine/quant/kv8.h); of no tensor. */
-enum dtype { DT_F32, DT_F16, DT_BF16, DT_I32, DT_I8, DT_F8 };
+/* DT_I8, DT_F8 (e4m3): codes of a KV pool, with a scale beside them (engine/quant/kv8.h); of no tensor. DT_I16: what the CPU
+ * may make of an f16 pool (engine/cpu/kv_words.h); nobody else asks for it. */
+enum dtype { DT_F32, DT_F16, DT_BF16, DT_I32, DT_I8, DT_F8, DT_I16 };
 
 static inline bool dtype_is_code(enum dtype d)
 {

@@ -10,6 +10,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
+/* Could the pool's values become words? */
+static bool may_be_words(const struct kv_desc *k)
+{
+    return k->dtype == DT_F16 && !k->k_only && k->head_dim % 2 == 0 &&
+           k->head_dim <= CPU_ATTN_WORDS_DIM;
+}
+
+/* An f16 pool has room for the scales of words in all tables, so that a plan holds whoever runs it. */
 static bool kv_sizes(const struct kv_desc *k, struct dev_kv *kv)
 {
     size_t hd = (size_t)k->head_dim, v_dim;
@@ -19,7 +27,9 @@ static bool kv_sizes(const struct kv_desc *k, struct dev_kv *kv)
     v_dim = k->k_only ? 0 : v_dim;
     kv->geom =
         (struct cpu_kv_geom){.dtype = k->dtype, .head_dim = k->head_dim, .v_dim = (int)v_dim};
-    kv->head_bytes = cpu_kv_head_bytes(&kv->geom);
+    struct cpu_kv_geom room = kv->geom;
+    room.dtype = may_be_words(k) ? DT_I16 : k->dtype;
+    kv->head_bytes = cpu_kv_head_bytes(&room);
     return ck_mul(kv->head_bytes, (size_t)k->n_kv_head, &kv->layer_bytes) &&
            ck_mul(kv->layer_bytes, (size_t)k->n_layer, &kv->geom.block_bytes);
 }
@@ -101,6 +111,9 @@ int cpu__kv_open(struct dev *d, struct dev_kv **out, const struct kv_desc *k, st
         cpu__kv_close(d, kv);
         return err_set(e, ERR_NOMEM, "no memory for a KV pool of %d blocks", (int)k->n_block);
     }
+    if (may_be_words(k) && d->isa->words && d->precision != PRECISION_F32 &&
+        __builtin_cpu_supports("avx512vnni"))
+        kv->geom.dtype = DT_I16;
     mem_huge(kv->raw,
              all); /* blocks of a layer are far apart: small pages would miss the TLB at each */
     kv->base = (char *)kv->raw + (64 - (uintptr_t)kv->raw % 64) % 64;
@@ -468,7 +481,9 @@ int cpu__attn(struct dev *d, const struct op_attn *a)
     const enum dtype dt = a->kv->desc.dtype;
     j.by_tiles = d->isa->tiles && d->precision != PRECISION_F32 && dt != DT_F32 &&
                  a->head_dim <= CPU_ATTN_TILES_DIM;
-    j.kern = j.by_tiles ? d->isa->tiles : d->isa->attn;
+    j.kern = j.by_tiles                    ? d->isa->tiles
+             : a->kv->geom.dtype == DT_I16 ? d->isa->words
+                                           : d->isa->attn;
     int rows = tile_rows(&j);
     int rc = attn_scratch(&j, rows);
     if (rc)

@@ -21,7 +21,7 @@
         .mla = &cpu_mla_##i, __VA_ARGS__                                                           \
     }
 const struct cpu_isa cpu_isas[CPU_N_ISA] = {
-    TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, ),
+    TABLES(scalar, ), TABLES(avx2, ), TABLES(avx512, .words = &cpu_attn_words_avx512),
     TABLES(amx, .attend = &cpu_attend_amx, .tiles = &cpu_attn_tiles_amx)};
 
 #define ARCH_REQ_XCOMP_PERM 0x1023

@@ -20,6 +20,7 @@ struct cpu_isa {
     const struct cpu_mla_kern *mla;
     const struct cpu_attend_kern *attend; /* NULL: by `attn` */
     const struct cpu_attn_kern *tiles;    /* NULL: by `attn` */
+    const struct cpu_attn_kern *words; /* of f16 pools whose values become words; NULL: by `attn` */
 };
 
 #define CPU_N_ISA 4

@@ -21,11 +21,11 @@ struct cpu_kv_geom {
     int head_dim, v_dim;
     size_t block_bytes; /* from block b to block b + 1 */
 };
-/* Codes (quant/kv8.h) lie in the same order; behind those of K, and of V, are the f32 scales of the 16 tokens. Every part
- * begins at a multiple of 64 bytes. */
+/* Codes (quant/kv8.h) lie in the same order, words (kv_words.h) in pairs; behind those of K, and of V, are the f32 scales of
+ * the 16 tokens. Every part begins at a multiple of 64 bytes. */
 static inline size_t cpu_kv_scales(const struct cpu_kv_geom *g)
 {
-    return dtype_is_code(g->dtype) ? sizeof(float) * KV_BLOCK_TOKENS : 0;
+    return dtype_is_code(g->dtype) || g->dtype == DT_I16 ? sizeof(float) * KV_BLOCK_TOKENS : 0;
 }
 /* Bytes of K without scales, which are then at this place. */
 static inline size_t cpu_kv_k_bytes(const struct cpu_kv_geom *g)
@@ -126,6 +126,10 @@ struct cpu_attn_kern {
     void (*merge)(const struct cpu_attn_tile *t);
 };
 extern const struct cpu_attn_kern cpu_attn_scalar, cpu_attn_avx2, cpu_attn_avx512, cpu_attn_amx;
+
+/* The same for pools of words (kern_attn_words.c), for processors with VNNI; head_dim even and at most CPU_ATTN_WORDS_DIM. */
+#define CPU_ATTN_WORDS_DIM 512
+extern const struct cpu_attn_kern cpu_attn_words_avx512;
 
 /* The same by bf16 tile products (kern_attn_amx.c), where the ISA has them: pools of f16 and bf16, head_dim at most
  * CPU_ATTN_TILES_DIM. K and V are packed once a split and tile, so tiles want many rows; `scratch` has

@@ -1,8 +1,7 @@
 /* Paged attention of one query tile against one KV head: flash-style online softmax (Dao et al. 2022) over
  * the blocks where they lie; codes are multiplied as they are, their scales with a score and with a weight. Order of every sum is fixed by absolute positions; see kern.h. Several query
  * rows and the heads of a GQA group share each load of K and V. */
-#include "engine/cpu/kern.h"
-#include "engine/cpu/vec.h"
+#include "engine/cpu/attn_state.h"
 #include "engine/cpu/vec_kv.h"
 
 #include <math.h>
@@ -293,95 +292,29 @@ static void chunk_do(struct chunk *c, int base)
         chunk_run(c, (int[]){b0, b1}, DT_F32);
 }
 
-/* Does row m see a token of this split? */
-static bool in_split(const struct cpu_attn_tile *t, int m, int split)
+/* One split, from nothing: m states to `states`. */
+static void split_do(void *arg, int split, float *states)
 {
-    int pos = t->pos[m / t->n_group];
-    return cpu_attn_row_first(t, m) < (split + 1) * CPU_ATTN_SPLIT && pos >= split * CPU_ATTN_SPLIT;
-}
-
-static void state_clear(float *o, int v_dim)
-{
-    memset(o, 0, sizeof(float) * cpu_attn_state(v_dim));
-    o[v_dim] = -INFINITY;
-}
-
-/* to = to and `part` together; to's maximum of -inf with weight 0 is "nothing yet". */
-static void state_merge(float *to, const float *part, int v_dim)
-{
-    float *mt = to + v_dim;
-    const float *mp = part + v_dim;
-    if (mt[0] == -INFINITY && mt[1] == 0) {
-        memcpy(to, part, sizeof(float) * cpu_attn_state(v_dim));
-        return;
-    }
-    float now = mt[0] > mp[0] ? mt[0] : mp[0];
-    float a = vexp1(mt[0] - now), b = vexp1(mp[0] - now);
-    for (int d = 0; d < v_dim; d += VL)
-        vstore(to + d, vadd(vmul(vload(to + d), vset1(a)), vmul(vload(part + d), vset1(b))));
-    mt[0] = now;
-    mt[1] = mt[1] * a + mp[1] * b;
-}
-
-static void write_row(const struct cpu_attn_tile *t, int m, const float *o)
-{
-    int hd = t->geom.head_dim;
-    float *dst = t->dst + (m / t->n_group) * t->ldd + (int64_t)(m % t->n_group) * hd;
-    float max = o[t->geom.v_dim], sum = o[t->geom.v_dim + 1], a = 1;
-    if (t->sinks) { /* joins last, so that splits need not know of it */
-        float sink = t->sinks[m % t->n_group], now = max > sink ? max : sink;
-        a = vexp1(max - now);
-        sum = sum * a + vexp1(sink - now);
-    }
-    struct vf w = vset1(a / sum);
-    for (int d = 0; d < hd; d += VL)
-        vstoren(dst + d, vmul(vload(o + d), w), hd - d < VL ? hd - d : VL);
+    struct chunk *c = arg;
+    c->o = states;
+    for (int i = 0; i < CPU_ATTN_SPLIT; i += CPU_ATTN_CHUNK)
+        chunk_do(c, split * CPU_ATTN_SPLIT + i);
 }
 
 static void tile(const struct cpu_attn_tile *t)
 {
-    int hd = t->geom.head_dim, v_dim = t->geom.v_dim, m_all = t->n_row * t->n_group;
-    size_t ldo = cpu_attn_state(v_dim);
-    struct chunk c = {.t = t, .m = m_all, .ldo = ldo, .q = t->scratch};
+    int hd = t->geom.head_dim, m_all = t->n_row * t->n_group;
+    struct chunk c = {.t = t, .m = m_all, .ldo = cpu_attn_state(t->geom.v_dim), .q = t->scratch};
     c.s = c.q + (size_t)m_all * (size_t)hd;
-    float *all = c.s + (size_t)m_all * CPU_ATTN_CHUNK, *part = all + (size_t)m_all * ldo;
     for (int m = 0; m < m_all; m++) {
         const float *q = t->q + (m / t->n_group) * t->ldq + (int64_t)(m % t->n_group) * hd;
         for (int d = 0; d < hd; d++)
             c.q[m * hd + d] = q[d] * t->scale;
-        state_clear(all + (size_t)m * ldo, v_dim);
     }
-    for (int sp = t->split_lo; sp < t->split_hi; sp++) {
-        c.o = t->part ? t->part + (size_t)(sp - t->split_lo) * (size_t)m_all * ldo : part;
-        for (int m = 0; m < m_all; m++)
-            state_clear(c.o + (size_t)m * ldo, v_dim);
-        for (int base = sp * CPU_ATTN_SPLIT; base < (sp + 1) * CPU_ATTN_SPLIT;
-             base += CPU_ATTN_CHUNK)
-            chunk_do(&c, base);
-        for (int m = 0; !t->part && m < m_all; m++)
-            if (in_split(t, m, sp))
-                state_merge(all + (size_t)m * ldo, c.o + (size_t)m * ldo, v_dim);
-    }
-    for (int m = 0; !t->part && m < m_all; m++)
-        write_row(t, m, all + (size_t)m * ldo);
+    tile_splits(t, c.s + (size_t)m_all * CPU_ATTN_CHUNK, split_do, &c);
 }
 
-static void merge(const struct cpu_attn_tile *t)
-{
-    int v_dim = t->geom.v_dim, m_all = t->n_row * t->n_group;
-    size_t ldo = cpu_attn_state(v_dim);
-    for (int m = 0; m < m_all; m++) {
-        float *all = t->scratch;
-        state_clear(all, v_dim);
-        for (int sp = t->split_lo; sp < t->split_hi; sp++)
-            if (in_split(t, m, sp))
-                state_merge(
-                    all, t->part + ((size_t)(sp - t->split_lo) * (size_t)m_all + (size_t)m) * ldo,
-                    v_dim);
-        write_row(t, m, all);
-    }
-}
-
-#define TABLE_(isa) const struct cpu_attn_kern cpu_attn_##isa = {.tile = tile, .merge = merge}
-#define TABLE(isa)  TABLE_(isa)
+#define TABLE_(isa)                                                                                \
+    const struct cpu_attn_kern cpu_attn_##isa = {.tile = tile, .merge = states_merge}
+#define TABLE(isa) TABLE_(isa)
 TABLE(CPU_ISA);

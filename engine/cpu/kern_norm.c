@@ -1,5 +1,6 @@
 /* Row kernels: RMS and layer norm, rotary embedding with KV write, gated activation, scaling. See kern.h. */
 #include "engine/cpu/kern.h"
+#include "engine/cpu/kv_words.h"
 #include "engine/cpu/vec.h"
 #include "engine/cpu/vec_act.h"
 #include "engine/ops.h"
@@ -215,6 +216,12 @@ static void rope_kv(const struct cpu_rope_args *a, float *qkv, int64_t ld, const
     for (int h = 0; h < n_kv; h++) {
         char *p = (char *)kv + (size_t)h * a->head_bytes;
         const float *k = qkv + (int64_t)(a->n_head + h) * hd, *v = k + (int64_t)a->n_kv_head * hd;
+#ifdef CPU_ISA_avx512
+        if (g->dtype == DT_I16) {
+            words_write(g, p, k, v, ld, slot, n);
+            continue;
+        }
+#endif
         if (turn)
             write_k16(g, p, k, ld);
         for (int i = 0; i < n; i++, k += ld, v += ld) {

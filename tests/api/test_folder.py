@@ -43,7 +43,8 @@ class Folder(unittest.TestCase):
         r = subprocess.run([STEPD, "plan", "--json", self.folder()], capture_output=True, timeout=60)
         self.assertEqual(r.returncode, 0, r.stderr)
         m = json.loads(r.stdout)[0]
-        self.assertEqual((m["context_tokens"], m["kv_bytes_per_token"] % 192), (256, 0))
+        # 3 layers of 2 KV heads: K and V of 16 halves, two scales
+        self.assertEqual((m["context_tokens"], m["kv_bytes_per_token"]), (256, 3 * 2 * (2 * 16 * 2 + 2 * 4)))
         self.assertGreater(m["weight_bytes"], 100000)
 
     def test_chat(self):

@@ -40,8 +40,8 @@ class Pressure(unittest.TestCase):
         with Daemon(model=SMOLLM2) as d:
             want = storm(d, texts)
             self.assertEqual(d.metric("vllm:num_preemptions_total"), 0)
-        # 23,040 bytes a token in 16 bits; a request takes about 112 tokens with its template
-        with Daemon("--kv-bytes", str(3 * 112 * 23040), "--ctx-size", "256", "--request-timeout", "0", "--queue-timeout",
+        # 23,760 bytes a token in 16 bits; a request takes about 112 tokens with its template
+        with Daemon("--kv-bytes", str(3 * 112 * 23760), "--ctx-size", "256", "--request-timeout", "0", "--queue-timeout",
                     "0", model=SMOLLM2) as d:
             got = storm(d, texts)
             preempted = d.metric("vllm:num_preemptions_total")

@@ -162,8 +162,8 @@ static void test_plan(void **st)
         id[i] = eng_info(g)->layout_id;
         eng_close(g);
     }
-    /* 30 layers, 3 heads of 64: two bytes a value, or one and four for the scale of 64 */
-    assert_int_equal(m[0].kv_per_token, 30 * 3 * 2 * 64 * 2);
+    /* 30 layers, 3 heads of 64: two bytes a value, or one, and four for the scale of 64 */
+    assert_int_equal(m[0].kv_per_token, 30 * 3 * 2 * (64 * 2 + 4));
     assert_int_equal(m[1].kv_per_token, 30 * 3 * 2 * (64 + 4));
     assert_int_equal(m[2].kv_per_token, m[1].kv_per_token);
     assert_true(m[1].n_block * 100 >= m[0].n_block * 185 && m[2].n_block == m[1].n_block);

@@ -30,21 +30,31 @@ struct model {
     int32_t *table; /* [MAX_SEQ, stride] */
 };
 
-static bool by_tiles[OT_MAX]; /* backends of the default precision, which multiply in bf16 tiles */
+/* Backends of the default precision: what they multiply in. */
+static bool by_tiles[OT_MAX], by_words[OT_MAX];
 
-/* Behind all others: the default precision where the processor has tiles, with 1, 2 and 3 threads. */
+static void add_default(int isa, bool *is)
+{
+    ot_precision = PRECISION_DEFAULT;
+    for (int threads = 1; threads <= 3; threads++) {
+        ot_add(&cpu_backend, cpu_isas[isa].name, threads);
+        is[ot_n - 1] = true;
+    }
+}
+
+/* Behind all others: the default precision where the processor has tiles, or multiplies words, with 1, 2 and 3 threads. */
 static int attn_open(void **st)
 {
     ot_open(st);
-    if (!cpu_isa_usable(CPU_N_ISA - 1)) {
+    const int words = CPU_N_ISA - 2, tiles = CPU_N_ISA - 1;
+    if (cpu_isa_usable(words) && __builtin_cpu_supports("avx512vnni"))
+        add_default(words, by_words);
+    else
+        print_message("SKIP products of words: this processor has none\n");
+    if (cpu_isa_usable(tiles))
+        add_default(tiles, by_tiles);
+    else
         print_message("SKIP tile products: this processor has none\n");
-        return 0;
-    }
-    ot_precision = PRECISION_DEFAULT;
-    for (int threads = 1; threads <= 3; threads++) {
-        ot_add(&cpu_backend, cpu_isas[CPU_N_ISA - 1].name, threads);
-        by_tiles[ot_n - 1] = true;
-    }
     return 0;
 }
 
@@ -257,6 +267,8 @@ static void test_against_ref(void **st)
             for (int b = 1; b < ot_n; b++) {
                 if (ot_leave_out(b, i + k) || (ot_emulated(b) && k > 1))
                     continue;
+                if (by_words[b] && shapes[i].dt == DT_F16)
+                    continue; /* see test_words */
                 run(&ot_backs[b], &shapes[i], &plans[k], data, got);
                 double bound = bounds[shapes[i].dt];
                 if (by_tiles[b] && shapes[i].dt != DT_F32)
@@ -267,6 +279,92 @@ static void test_against_ref(void **st)
             free(want);
             free(got);
         }
+}
+
+/* Words are nearer to K and V as they came than halves are. */
+static void test_words(void **st)
+{
+    (void)st;
+    static const struct plan plans[] = {{3, {1, 17, 40}, 512, false, false},
+                                        {2, {310, 65}, 512, false, false}};
+    for (size_t i = 0; i < N_SHAPE; i++)
+        for (size_t k = 0; k < 2 && shapes[i].dt == DT_F16; k++) {
+            struct shape exact = shapes[i];
+            exact.dt = DT_F32;
+            const size_t rows = n_rows(&plans[k]);
+            const size_t n = rows * (size_t)(exact.n_head * exact.head_dim);
+            float *data = new_data(&exact, rows), *want = malloc(n * sizeof *want);
+            float *got = malloc(n * sizeof *got);
+            run(&ot_backs[0], &exact, &plans[k], data, want);
+            run(&ot_backs[0], &shapes[i], &plans[k], data, got);
+            const double half = ot_nmse(got, want, n);
+            for (int b = 1; b < ot_n; b++) {
+                if (!by_words[b])
+                    continue;
+                run(&ot_backs[b], &shapes[i], &plans[k], data, got);
+                ot_near(&ot_backs[b], "attention in words", got, want, n, 0.6 * half);
+            }
+            free(data);
+            free(want);
+            free(got);
+        }
+}
+
+/* Sums of products as large as they may be, next to nothing and a lot beside each other. */
+static void test_extremes(void **st)
+{
+    (void)st;
+    static const float fill[] = {1, -1, 1e-20f, 60000, 0};
+    const struct plan p = {1, {90}, 512, false, false};
+    for (int hd = 16; hd <= 512; hd *= 2) {
+        struct shape s = {2, 1, hd, 2, ROPE_NONE, DT_F32, 0, 0, false, false, false};
+        const size_t n = 90 * (size_t)(2 * hd), cols = 4 * (size_t)hd;
+        float *data = new_data(&s, 90), *want = malloc(n * sizeof *want);
+        float *got = malloc(n * sizeof *got);
+        for (size_t i = 0; i < 90 * cols; i++)
+            data[i] = fill[i / cols * 7 % 5] * (i % cols / (size_t)hd == 3 ? data[i] : 1);
+        run(&ot_backs[0], &s, &p, data, want);
+        s.dt = DT_F16;
+        for (int b = 1; b < ot_n; b++) {
+            if (!by_words[b])
+                continue;
+            run(&ot_backs[b], &s, &p, data, got);
+            ot_near(&ot_backs[b], "extreme words", got, want, n, 1e-8);
+        }
+        free(data);
+        free(want);
+        free(got);
+    }
+}
+
+/* NaN in a token's K, Inf in its V: in all rows that see it, and in no other. */
+static void test_not_finite(void **st)
+{
+    (void)st;
+    enum { LEN = 100, AT = 70, COLS = (4 + 2 * 2) * 64, OUT = 4 * 64 };
+    const struct shape s = {4, 2, 64, 64, ROPE_NEOX, DT_F16, 20, 0, false, false, false};
+    const struct plan p = {1, {LEN}, 512, false, false};
+    float *data = new_data(&s, LEN), *clean = malloc(sizeof(float) * LEN * OUT);
+    float *got = malloc(sizeof(float) * LEN * OUT);
+    for (int b = 1; b < ot_n; b++) {
+        if (!by_words[b])
+            continue;
+        run(&ot_backs[b], &s, &p, data, clean);
+        for (int v = 0; v < 2; v++) { /* of KV head 1 */
+            float *x = data + AT * COLS + (v ? 7 * 64 : 5 * 64) + 9, was = *x;
+            *x = v ? INFINITY : NAN;
+            run(&ot_backs[b], &s, &p, data, got);
+            *x = was;
+            for (int i = 0; i < LEN * OUT; i++) {
+                const int row = i / OUT, head = i % OUT / 64;
+                const bool sees = row >= AT && row < AT + 20 && head / 2 == 1;
+                assert_true(sees ? !isfinite(got[i]) : !memcmp(&got[i], &clean[i], sizeof *got));
+            }
+        }
+    }
+    free(data);
+    free(clean);
+    free(got);
 }
 
 static void test_same_bits(void **st)
@@ -365,7 +463,8 @@ static void bench(enum dtype dt, const char *name)
 int main(int argc, char **argv)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_against_ref),
+        cmocka_unit_test(test_against_ref), cmocka_unit_test(test_words),
+        cmocka_unit_test(test_extremes),    cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_same_bits),
     };
     if (argc > 1 && strcmp(argv[1], "bench") == 0) {

@@ -46,7 +46,7 @@ static void test_text(void **st)
     (void)st;
     assert_int_equal(run("--device=cpu", model, NULL), 0);
     assert_non_null(strstr(out, model));
-    assert_non_null(strstr(out, "64 bytes a token")); /* 1 layer, K and V, 16 halves */
+    assert_non_null(strstr(out, "72 bytes a token")); /* 1 layer, K and V, 16 halves, scales */
     assert_non_null(strstr(out, "128 tokens"));
     assert_int_equal(run("--help", NULL, NULL), 0);
     assert_non_null(strstr(out, "usage: stepd plan"));
