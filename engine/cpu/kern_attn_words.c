@@ -6,6 +6,7 @@
 
 #ifdef CPU_ISA_avx512
 #include "engine/cpu/attn_state.h"
+#include "engine/cpu/fold16.h"
 #include "engine/cpu/kv_words.h"
 
 #define BT    KV_BLOCK_TOKENS
@@ -106,36 +107,20 @@ VI void scores_rows(struct words *c, int i, int rows)
 
 /* ---- softmax: rows are lanes where they can be ---- */
 
-enum fold { FOLD_MAX, FOLD_SUM };
-VI struct vf fold2(const enum fold f, struct vf a, struct vf b)
+VI struct vf pick(struct vf x, struct vf y, fold_lanes from)
 {
-    return f == FOLD_SUM ? vadd(a, b) : vmax(a, b);
+    return (struct vf){_mm512_permutex2var_ps(x.v, (__m512i)from, y.v)};
 }
 
-/* Lanes i of v and i ^ step folded, for two rows: lanes that have the bit `step` come from b. */
-#define LANE(i, s, to) ((i) & (s) ? 16 + (i) - (s) + (to) : (i) + (to))
-#define LANES_OF(s, to)                                                                            \
-    (__m512i)(vi)                                                                                  \
-    {                                                                                              \
-        LANE(0, s, to), LANE(1, s, to), LANE(2, s, to), LANE(3, s, to), LANE(4, s, to),            \
-            LANE(5, s, to), LANE(6, s, to), LANE(7, s, to), LANE(8, s, to), LANE(9, s, to),        \
-            LANE(10, s, to), LANE(11, s, to), LANE(12, s, to), LANE(13, s, to), LANE(14, s, to),   \
-            LANE(15, s, to)                                                                        \
-    }
-#define FOLD_STEP(step)                                                                            \
-    for (int i = 0; i < (n > (step) ? n / (step) : 2); i += 2) {                                   \
-        const struct vf x = v[i], y = n > (step) ? v[i + 1] : x;                                   \
-        v[i / 2] = fold2(f, (struct vf){_mm512_permutex2var_ps(x.v, LANES_OF(step, 0), y.v)},      \
-                         (struct vf){_mm512_permutex2var_ps(x.v, LANES_OF(step, step), y.v)});     \
-    }
-
-/* Lane r: v[r] folded, lane i with i ^ 1, then ^ 2, ^ 4, ^ 8; n is 4 (lanes r + 4 and so on are as r) or 16. v is lost. */
-VI struct vf fold_rows(const enum fold f, struct vf *v, const int n)
+VI struct vf sum_rows(struct vf *v, const int n)
 {
-    FOLD_STEP(1)
-    FOLD_STEP(2)
-    FOLD_STEP(4)
-    FOLD_STEP(8)
+    FOLD_ROWS(struct vf, v, n, vadd, pick);
+    return v[0];
+}
+
+VI struct vf max_rows(struct vf *v, const int n)
+{
+    FOLD_ROWS(struct vf, v, n, vmax, pick);
     return v[0];
 }
 
@@ -197,7 +182,7 @@ VI void softmax(struct words *c, const int n)
     }
     for (int i = n; i < BATCH; i++)
         old[i] = -INFINITY;
-    const struct vf now = vmax(vload(old), fold_rows(FOLD_MAX, a, n));
+    const struct vf now = vmax(vload(old), max_rows(a, n));
     const struct vf zero = vsel_lt(now, vset1(-3e38f), vset1(0), now); /* nothing but -inf */
     vstore(safe, zero);
     vstore(c->alpha, vexp(vsub(vload(old), zero)));
@@ -207,9 +192,9 @@ VI void softmax(struct words *c, const int n)
         if (i < c->n)
             weights(c, i, safe[i], &a[i], &b[i], &d[i]);
     }
-    vstore(sums, fold_rows(FOLD_SUM, a, n));
-    const struct vf by_sum = vmul(fold_rows(FOLD_SUM, b, n), vset1(1 / SUM_MAX));
-    const struct vf unit = vmax(vmul(fold_rows(FOLD_MAX, d, n), vset1(1 / WORD_MAX)), by_sum);
+    vstore(sums, sum_rows(a, n));
+    const struct vf by_sum = vmul(sum_rows(b, n), vset1(1 / SUM_MAX));
+    const struct vf unit = vmax(vmul(max_rows(d, n), vset1(1 / WORD_MAX)), by_sum);
     vstore(c->unit, unit); /* NaN where a weight is */
     float inv[BATCH];
     vstore(inv, vsel_lt(vset1(UNIT_MIN), unit, vdiv(vset1(1), unit), vset1(0)));

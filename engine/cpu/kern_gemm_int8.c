@@ -12,6 +12,9 @@
 #include "engine/cpu/gemm_vec.h"
 
 #ifndef CPU_ISA_amx
+#if LANES == 16
+#include "engine/cpu/fold16.h"
+#endif
 
 /* How integers are multiplied and summed. */
 enum dot_kind { DOT_PLAIN, DOT_VNNI };
@@ -95,87 +98,105 @@ INLINE float block_round(const float *x, int8_t *dst, int32_t *sum)
 }
 
 #if LANES == 16
-/* Lane r: sum or largest of the 16 lanes of v[r], which are overwritten: halves of two vectors meet in one, four times. */
-INLINE vi rows_fold(vi *v, const bool sum)
+#define ROWS_LEAST                                                                                 \
+    4 /* that are converted sixteen at a time: a row alone takes as long as four of them */
+
+INLINE vi vi_add(vi a, vi b)
 {
-    UNROLL(4)
-    for (int step = 1; step < 16; step *= 2) {
-        vi lo, hi;
-        for (int i = 0; i < 16;
-             i++) { /* lanes whose number has the bit `step` come from the second vector */
-            lo[i] = i & step ? 16 + i - step : i;
-            hi[i] = i & step ? 16 + i : i + step;
-        }
-        UNROLL(8)
-        for (int i = 0; i < 16 / step; i += 2) {
-            const vi a = v[i], b = v[i + 1];
-            const vi x = __builtin_shuffle(a, b, lo), y = __builtin_shuffle(a, b, hi);
-            v[i / 2] = sum ? x + y : vi_max(x, y);
-        }
-    }
-    return v[0];
+    return a + b;
+}
+INLINE vi vi_pick(vi x, vi y, fold_lanes from)
+{
+    return (vi)_mm512_permutex2var_epi32((__m512i)x, (__m512i)from, (__m512i)y);
 }
 
-/* What 16 rows share of a chunk. */
-struct rows_scale {
-    vf inv, scale;
+/* Rows of a block; those behind the last are as the first one, and their words go nowhere. */
+struct rows {
+    const float *x[16];
+    int8_t *to[16];
+    int64_t step[16]; /* bytes of `to` from chunk to chunk */
 };
 
-INLINE struct rows_scale rows_scale(vi bits)
+/* Inverses of the scales of 16 rows, and the scales, by the largest magnitudes, a row a lane: as block_round. */
+INLINE vf rows_scale(vi bits, vf *inv)
 {
     const vf most = (vf)bits;
-    const vi some = most >= v_set(0x1p-100f), bad = bits >= 0x7f800000;
-    const vi in = some & ~bad;
-    struct rows_scale s;
-    s.inv = (vf)((vi)(V_MAX / most) & in);
-    s.scale = (vf)(((vi)(most / V_MAX) & in) | (bad & 0x7fc00000));
-    return s;
+    const vi some = most >= v_set(0x1p-100f), bad = bits >= 0x7f800000, in = some & ~bad;
+    *inv = (vf)((vi)(V_MAX / most) & in);
+    return (vf)(((vi)(most / V_MAX) & in) | (bad & 0x7fc00000));
 }
 
-/* A chunk of 16 rows: as block_round, with what belongs to a row in its lane. */
-INLINE void rows_round(const struct gemm_prep *p, int64_t c)
+INLINE void rows_sums(const struct gemm_prep *p, int64_t c, vf scale, vi sum0, vi sum1)
 {
-    const float *x = p->x + c * GEMM_CHUNK;
-    vi top[16], low[16], high[16];
-    UNROLL(16)
-    for (int r = 0; r < 16; r++) {
-        const vi a = (vi)v_load(x + r * p->ldx), b = (vi)v_load(x + r * p->ldx + 16);
-        top[r] = vi_max(a & 0x7fffffff, b & 0x7fffffff);
-    }
-    const struct rows_scale s = rows_scale(rows_fold(top, false));
-    float inv[16];
-    memcpy(inv, &s.inv, sizeof inv);
-    int8_t *dst = p->xq + c * 16 * XQ_BYTES;
-    UNROLL(16)
-    for (int r = 0; r < 16; r++, dst += XQ_BYTES) {
-        const vf f = v_set(inv[r]);
-        const vi live = f > 0;
-        low[r] = ((vi)(v_load(x + r * p->ldx) * f + 0x1.8p23f) - 0x4b400000) & live;
-        high[r] = ((vi)(v_load(x + r * p->ldx + 16) * f + 0x1.8p23f) - 0x4b400000) & live;
-        words_put(dst, 0, low[r]);
-        words_put(dst, 1, high[r]);
-    }
-    const vi sum0 = rows_fold(low, true), sum1 = rows_fold(high, true), sum = sum0 + sum1;
     const int64_t at = c * GEMM_ROWS;
-    v_store(p->sx + at, s.scale);
+    const vi sum = sum0 + sum1;
+    v_store(p->sx + at, scale);
     v_store((float *)p->minus32 + at, (vf)-sum);
     v_store((float *)p->minus16 + 2 * at, (vf)-sum0);
     v_store((float *)p->minus16 + 2 * at + GEMM_ROWS, (vf)-sum1);
     if (p->xs32)
-        v_store(p->xs32 + at, s.scale * __builtin_convertvector(sum, vf));
+        v_store(p->xs32 + at, scale * __builtin_convertvector(sum, vf));
     if (p->xs16) {
-        v_store(p->xs16 + 2 * at, s.scale * __builtin_convertvector(sum0, vf));
-        v_store(p->xs16 + 2 * at + GEMM_ROWS, s.scale * __builtin_convertvector(sum1, vf));
+        v_store(p->xs16 + 2 * at, scale * __builtin_convertvector(sum0, vf));
+        v_store(p->xs16 + 2 * at + GEMM_ROWS, scale * __builtin_convertvector(sum1, vf));
     }
+}
+
+/* A chunk of 16 rows: as block_round, with what belongs to a row in its lane. */
+INLINE void rows_round(const struct gemm_prep *p, const struct rows *rows, int64_t c)
+{
+    uint16_t from[32]; /* low halves of 16 and 16 integers; each run of four: 0 2 1 3 */
+    for (int k = 0; k < 32; k++)
+        from[k] = (uint16_t)(2 * ((k & ~3) | (k & 1) << 1 | (k >> 1 & 1)));
+    const __m512i order = _mm512_loadu_si512(from), ones = _mm512_set1_epi16(1);
+    vi v[16];
+    UNROLL(16)
+    for (int r = 0; r < 16; r++) {
+        const float *x = rows->x[r] + c * GEMM_CHUNK;
+        v[r] = vi_max((vi)v_load(x) & 0x7fffffff, (vi)v_load(x + 16) & 0x7fffffff);
+    }
+    FOLD_ROWS(vi, v, 16, vi_max, vi_pick);
+    vf inverse;
+    float inv[16];
+    const vf scale = rows_scale(v[0], &inverse);
+    v_store(inv, inverse);
+    UNROLL(16)
+    for (int r = 0; r < 16; r++) {
+        const float *x = rows->x[r] + c * GEMM_CHUNK;
+        const __mmask16 live = inv[r] > 0 ? 0xffff : 0;
+        const __m512i a = _mm512_maskz_cvtps_epi32(live, (__m512)(v_load(x) * inv[r]));
+        const __m512i b = _mm512_maskz_cvtps_epi32(live, (__m512)(v_load(x + 16) * inv[r]));
+        const __m512i w = _mm512_permutex2var_epi16(a, order, b);
+        _mm512_storeu_si512(rows->to[r] + c * rows->step[r], w);
+        v[r] = (vi)_mm512_madd_epi16(w, ones); /* the first 16 values in lanes 0 to 7 */
+    }
+    FOLD_STEP(vi, v, 16, 1, vi_add, vi_pick)
+    FOLD_STEP(vi, v, 16, 2, vi_add, vi_pick)
+    FOLD_STEP(vi, v, 16, 4, vi_add, vi_pick)
+    rows_sums(p, c, scale, vi_pick(v[0], v[1], FOLD_LANES(8, 0)),
+              vi_pick(v[0], v[1], FOLD_LANES(8, 8)));
+}
+
+static void rows_prep(const struct gemm_prep *p)
+{
+    int8_t none[XQ_BYTES];
+    struct rows rows;
+    for (int r = 0; r < 16; r++) {
+        const bool is = r < p->n_row;
+        rows.x[r] = p->x + (is ? r * p->ldx : 0);
+        rows.to[r] = is ? p->xq + r * XQ_BYTES : none;
+        rows.step[r] = is ? p->n_row * XQ_BYTES : 0;
+    }
+    for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
+        rows_round(p, &rows, c);
 }
 #endif
 
 static void int8_prep(const struct gemm_prep *p)
 {
 #if LANES == 16
-    if (p->n_row == 16) {
-        for (int64_t c = 0; c < p->n_in / GEMM_CHUNK; c++)
-            rows_round(p, c);
+    if (p->n_row >= ROWS_LEAST) {
+        rows_prep(p);
         return;
     }
 #endif
