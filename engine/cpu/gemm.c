@@ -154,7 +154,7 @@ static void part_kernel(struct cpu_packed *o, struct part *q, enum eng_precision
         o->want_int8 = true;
         q->floats = false;
     } else if (k->fast[q->layout] &&
-               (p == PRECISION_DEFAULT || (p == PRECISION_INT8 && !k->int8))) {
+               (p == PRECISION_DEFAULT || (p == PRECISION_INT8 && (bf16 || !k->int8)))) {
         q->fn = bf16 ? o->bf16->fn : k->fast[q->layout];
         q->floats = !bf16;
         o->want_xb = o->want_xb || bf16;
