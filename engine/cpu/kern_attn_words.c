@@ -12,8 +12,8 @@
 #define BT    KV_BLOCK_TOKENS
 #define N_BLK (CPU_ATTN_CHUNK / BT)
 #define BATCH 16 /* rows whose maxima and sums share vectors */
-#define SUM_MAX                                                                                    \
-    65500.0f /* of a row's weights as words: times 32767 within 31 bits, rounded up, too */
+/* Of a row's weights as words: times 32767 within 31 bits, rounded up, too. */
+#define SUM_MAX  65500.0f
 #define UNIT_MIN 1e-35f
 
 typedef int32_t vi __attribute__((vector_size(64)));
@@ -21,12 +21,12 @@ typedef int32_t vi __attribute__((vector_size(64)));
 /* One chunk and the rows, up to BATCH, that see some of it. */
 struct words {
     const struct cpu_attn_tile *t;
-    const char *blk[N_BLK],
-        *ahead[N_BLK];    /* of this chunk (any where it has none), of the next one */
-    int b0, b1, base;     /* blocks in use; position of the first token */
-    const uint32_t *q;    /* [m][head_dim / 2] pairs */
-    const float *q_scale; /* [m] */
-    float *o;             /* [m] states of the split */
+    const char *blk[N_BLK];   /* of this chunk, any where it has none */
+    const char *ahead[N_BLK]; /* of the next one */
+    int b0, b1, base;         /* blocks in use; position of the first token */
+    const uint32_t *q;        /* [m][head_dim / 2] pairs */
+    const float *q_scale;     /* [m] */
+    float *o;                 /* [m] states of the split */
     size_t ldo;
     int n, row[BATCH];
     uint64_t seen[BATCH];                        /* tokens of the chunk that a row sees */

@@ -1,6 +1,6 @@
 /* Words of 16 bits with a scale: how the AVX512 table keeps keys and values of an f16 pool where the processor multiplies
- * words (VNNI), and what it makes of queries. Half of f16's bits are an exponent's and a sign's; with one scale for a token's
- * K, or V, of a head, 15 are the value's.
+ * words (VNNI), and what it makes of queries. A half has 11 significant bits; with one scale for a token's K, or V, of a head the
+ * largest value has 15, and those down to a sixteenth of it no fewer than a half has.
  *
  *   K, Q   scale = max(largest / 32767, |x| / 46200): a sum of products of two such vectors, and every part of it, stays within
  *          31 bits (Cauchy, Schwarz: |q||k| < 2^31 however many values there are)
