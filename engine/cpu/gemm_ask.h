@@ -4,8 +4,15 @@
 
 #include "engine/cpu/gemm_vec.h"
 
-/* How many bytes of a panel ahead: memory answers that soon, and the first-level cache holds that of four panels. */
+/* How many bytes of a panel ahead, and into which cache. Tiles: memory answers that soon, and the first level holds that of four
+ * panels. Elsewhere the second level takes them: the first one of Zen 4 has 32 KB and few misses at a time. */
+#ifdef CPU_ISA_amx
 #define ASK_BYTES 2048
+#define ASK_LEVEL 3
+#else
+#define ASK_BYTES 4096
+#define ASK_LEVEL 2
+#endif
 
 /* Bytes of scales of a chunk; of a group of 256 the average. */
 INLINE size_t ask_scale_bytes(const struct gemm_spec s)
@@ -25,9 +32,9 @@ INLINE void ask_chunks(const struct gemm_spec s, const int n_panel, size_t panel
         UNROLL(4)
     for (int q = 0; q < n_panel; q++) {
         for (size_t b = 0; b < cb; b += 64)
-            __builtin_prefetch(chunk + (size_t)q * panel_bytes + b);
+            __builtin_prefetch(chunk + (size_t)q * panel_bytes + b, 0, ASK_LEVEL);
         for (size_t b = 0; b < sb; b += 64)
-            __builtin_prefetch(scale + (size_t)q * panel_bytes + b);
+            __builtin_prefetch(scale + (size_t)q * panel_bytes + b, 0, ASK_LEVEL);
     }
 }
 
