@@ -269,6 +269,7 @@ VI void values_rows(const struct words *c, int i, int rows)
             call(c, i, 1);                                                                         \
     } while (0)
 
+/* Functions of their own: in one, gcc spills the sums of the inner loops. */
 static __attribute__((noinline)) void all_scores(struct words *c)
 {
     BY_ROWS(scores_rows);

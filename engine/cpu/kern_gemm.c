@@ -175,12 +175,14 @@ DENSE_FN(dense_f32, GL_F32)
 DENSE_FN(dense_f16, GL_F16)
 DENSE_FN(dense_bf16, GL_BF16)
 
-#define TABLE_OF(isa) cpu_gemm_##isa
-#define TABLE(isa)    TABLE_OF(isa)
-#define INT8_OF(isa)  gemm__int8_##isa
-#define INT8(isa)     INT8_OF(isa)
-#define TEXT_OF(isa)  #isa
-#define TEXT(isa)     TEXT_OF(isa)
+#define TABLE_OF(isa)  cpu_gemm_##isa
+#define TABLE(isa)     TABLE_OF(isa)
+#define INT8_OF(isa)   gemm__int8_##isa
+#define INT8(isa)      INT8_OF(isa)
+#define BF16_OF(isa)   gemm__bf16_##isa
+#define BF16_KERN(isa) BF16_OF(isa)
+#define TEXT_OF(isa)   #isa
+#define TEXT(isa)      TEXT_OF(isa)
 
 const struct cpu_gemm_kern TABLE(CPU_ISA) = {
     .name = TEXT(CPU_ISA),
@@ -195,20 +197,19 @@ const struct cpu_gemm_kern TABLE(CPU_ISA) = {
               GEMM_QUANT_LAYOUTS(X)
 #undef X
     },
-#ifdef CPU_ISA_amx
-    .fast = {[GL_F32] = dense_f32, [GL_F16] = dense_f16, [GL_BF16] = dense_bf16},
-    .bf16 = &gemm__bf16_amx,
-    .fixed = &gemm__fixed_amx,
-#else
-#ifdef CPU_ISA_avx512
-    .bf16 = &gemm__bf16_avx512,
-#endif
     .fast = {[GL_F32] = dense_f32,
              [GL_F16] = dense_f16,
              [GL_BF16] = dense_bf16,
+#ifndef CPU_ISA_amx
 #define X(name, ...) [GL_##name] = fast_##name,
              GEMM_LEVEL_LAYOUTS(X)
 #undef X
+#endif
     },
+#if LANES == 16
+    .bf16 = &BF16_KERN(CPU_ISA),
+#endif
+#ifdef CPU_ISA_amx
+    .fixed = &gemm__fixed_amx,
 #endif
 };

@@ -39,38 +39,29 @@ VI float words_scale(const float *x, int n, bool norm)
     return scale < 1e30f ? scale : __builtin_nanf(""); /* NaN, Inf, and squares that are */
 }
 
-/* 16 of them as words, of which those behind n are zeros; inv: 1 / scale, or 0. */
-VI __m256i words_of(const float *x, int n, float inv)
-{
-    const struct vf v = vmul(vloadn(x, n < VL ? n : VL), vset1(inv));
-    const __m512i w = _mm512_cvtps_epi32(v.v);
-    return inv > 0 ? _mm512_cvtsepi32_epi16(w) : _mm256_setzero_si256();
-}
-
-VI float words_inverse(float scale)
-{
-    return scale > 0 ? 1 / scale : 0;
-}
-
-/* n values as words (rounded up to 16 of them) at dst; returns the scale. */
+/* n values as words at dst, with zeros up to a multiple of 16; returns the scale. */
 static inline float words_pack(uint32_t *dst, const float *x, int n, bool norm)
 {
-    const float scale = words_scale(x, n, norm), inv = words_inverse(scale);
-    for (int i = 0; i < n; i += VL)
-        _mm256_storeu_si256((void *)(dst + i / 2), words_of(x + i, n - i, inv));
+    const float scale = words_scale(x, n, norm);
+    const __mmask16 some = scale > 0 ? 0xffff : 0; /* or zeros */
+    for (int i = 0; i < n; i += VL) {
+        const struct vf v = vmul(vloadn(x + i, n - i < VL ? n - i : VL), vset1(1 / scale));
+        const __m512i w = _mm512_maskz_cvtps_epi32(some, v.v);
+        _mm256_storeu_si256((void *)(dst + i / 2), _mm512_cvtsepi32_epi16(w));
+    }
     return scale;
 }
 
 /* A token's V to its half of the pairs. */
 static inline void words_write_v(const struct cpu_kv_geom *g, char *kv, const float *v, int slot)
 {
-    const float scale = words_scale(v, g->head_dim, false), inv = words_inverse(scale);
+    uint32_t t[CPU_ATTN_WORDS_DIM / 2];
     const __mmask32 odd = 0xaaaaaaaa;
     char *to = kv + cpu_kv_v_at(g) + (size_t)(slot / 2) * (size_t)g->v_dim * 4;
-    ((float *)(void *)(kv + cpu_kv_v_scales_at(g)))[slot] = scale;
+    float *scale = (float *)(void *)(kv + cpu_kv_v_scales_at(g)) + slot;
+    *scale = words_pack(t, v, g->head_dim, false);
     for (int d = 0; d < g->v_dim; d += VL, to += 64) {
-        const int left = g->head_dim - d;
-        const __m512i w = _mm512_cvtepu16_epi32(words_of(v + d, left > 0 ? left : 0, inv));
+        const __m512i w = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const void *)(t + d / 2)));
         const __m512i was = _mm512_loadu_si512(to);
         _mm512_storeu_si512(to, slot % 2
                                     ? _mm512_mask_blend_epi16(odd, was, _mm512_slli_epi32(w, 16))
